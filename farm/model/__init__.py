@@ -1,0 +1,1 @@
+"""Nouns: frozen dataclasses, enums and the table of legal moves. No I/O."""

@@ -1,0 +1,45 @@
+"""One try at a task on one node. The row of an attempt *is* the node's lease."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
+from farm.model.states import AttemptState, Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFile:
+    """A file that was verified and put under its final name."""
+
+    path: str
+    size_bytes: int
+    width: int | None = None
+    height: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    id: AttemptId
+    task_id: TaskId
+    job_id: JobId
+    step_id: StepId
+    node_id: NodeId
+    device_id: str
+    state: AttemptState
+    assigned_at: float
+    started_at: float | None = None
+    finished_at: float | None = None
+    lease_until: float = 0.0
+    outcome: Outcome | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    """One line."""
+    progress: float | None = None
+    message: str = ""
+    """What the renderer says it does now."""
+    runtime_s: float | None = None
+    peak_memory_mib: int | None = None
+    cpu_s: float | None = None
+    warnings: tuple[str, ...] = ()
+    files: tuple[PublishedFile, ...] = ()

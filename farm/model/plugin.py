@@ -1,0 +1,85 @@
+"""What a plugin offers. Plugins are found by the entry point group `ridgeline.plugins`.
+
+A plugin is a value: a name, the extensions it takes, a function from a scene file to a submission, and a
+parser of the renderer's output. Parsers are pure: lines in, readings out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from farm.model.states import Outcome
+from farm.model.work import JobSettings, Submission
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one line of output taught. Everything is optional."""
+
+    fraction: float | None = None
+    """Of the whole task, 0 to 1."""
+    message: str = ""
+    """What the renderer does now, for people."""
+    warning: str = ""
+    """A missing texture or library; kept with the task."""
+    fatal: str = ""
+    """The attempt has failed whatever the exit status says; one line for people."""
+    outcome: Outcome | None = None
+    """The class of the failure, when the line tells it (licence, out of memory, storage)."""
+    width: int | None = None
+    height: int | None = None
+    """Pixels that the output files must have."""
+    is_rendering: bool = False
+    """The first frame has begun: loading is over."""
+
+
+class Parser(Protocol):
+    """Made anew for each attempt."""
+
+    def feed(self, line: str) -> Reading | None:
+        """Read one line (no line end; a `\\r` ends a line too). Never raises on any text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitOptions:
+    """What the artist asked for, before a plugin turns it into a submission."""
+
+    name: str | None = None
+    frames: tuple[int, ...] = ()
+    """In the order of wish; empty: the plugin's default (the scene's range, or one task)."""
+    output: str | None = None
+    """As typed; may begin with `//` (the scene's directory) and hold `#` runs."""
+    chunk_size: int = 1
+    settings: JobSettings = JobSettings()
+    arguments: tuple[str, ...] = ()
+    """Further command line arguments for the renderer."""
+    cwd: Path = Path()
+    """The client's working directory, absolute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a submission would run, for `--pretend`."""
+
+    command: tuple[str, ...]
+    """Of the first task."""
+    first_output: str | None
+    """The first file's resolved path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    name: str
+    extensions: tuple[str, ...]
+    """Lower case, with the dot: (".blend",)."""
+    parser: Callable[[tuple[int, ...]], Parser]
+    """Called with the task's frames."""
+    submission: Callable[[Path, SubmitOptions], Submission]
+    """Raises UserError when the scene cannot be used."""
+    preview: Callable[[Submission], Preview]
+    version: Callable[[], str | None]
+    """The renderer's version on this machine, None when it is absent. Called once when an agent starts."""

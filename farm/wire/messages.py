@@ -1,0 +1,284 @@
+"""What the farm and its nodes say to each other. `docs/protocol.md` has the answer to every message.
+
+Each message is a frozen dataclass; `dump` and `load` are the only serialisers. Unknown fields are ignored
+(a newer peer may send them), unknown kinds raise `UnknownMessage` and are parked, not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from farm.errors import FarmError
+from farm.model.attempts import PublishedFile
+from farm.model.ids import AttemptId, JobId, NodeId, TaskId
+from farm.model.machines import Capabilities, DeviceLoad
+from farm.model.states import Outcome
+from farm.model.work import Isolation, OutputSpec
+
+WIRE_VERSION = 1
+
+
+class UnknownMessage(FarmError):
+    """A message that this version cannot read."""
+
+
+# --- farm -> node -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepScript:
+    """What all attempts of a step share."""
+
+    job_id: JobId
+    job_uid: str
+    job_name: str
+    step: str
+    kind: str
+    """The plugin whose parser reads the output."""
+    template: dict[str, Any]
+    """The OpenJD job template."""
+    parameters: dict[str, tuple[str, str]]
+    """Job parameter name -> (OpenJD type, value as text), defaults filled in."""
+    output: OutputSpec | None = None
+    isolation: Isolation = Isolation.EXCLUSIVE
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One attempt to be made."""
+
+    attempt_id: AttemptId
+    task_id: TaskId
+    label: str
+    parameters: dict[str, tuple[str, str]]
+    """Task parameter name -> (OpenJD type, value as text)."""
+    files: tuple[str, ...] = ()
+    """Expected names, relative to the output directory."""
+    frames: tuple[int, ...] = ()
+    generation: int = 1
+    replace_existing: bool = False
+    device_id: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Start these attempts. Sent to the node's Celery queue; safe to deliver twice."""
+
+    script: StepScript
+    orders: tuple[Order, ...]
+    wire: int = WIRE_VERSION
+    kind: Literal["launch"] = "launch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End these attempts and report. Unknown ones are reported as cancelled too."""
+
+    attempt_ids: tuple[AttemptId, ...]
+    reason: str
+    kind: Literal["stop"] = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswer:
+    """Answers heartbeat `sequence`: leases of `keep` are renewed, `stop` must end now."""
+
+    sequence: int
+    keep: tuple[AttemptId, ...] = ()
+    stop: tuple[AttemptId, ...] = ()
+    refused: str = ""
+    """Not empty: the farm does not take this node (another one of its name is alive; wire too old)."""
+    kind: Literal["heartbeat-answer"] = "heartbeat-answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportsAccepted:
+    """The farm has stored these attempts' ends: drop them from the spool, remove their staging."""
+
+    attempt_ids: tuple[AttemptId, ...]
+    kind: Literal["reports-accepted"] = "reports-accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TidyJob:
+    """The job has ended: remove its private directories below these output directories."""
+
+    job_uid: str
+    directories: tuple[str, ...]
+    kind: Literal["tidy-job"] = "tidy-job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SayHello:
+    """The farm does not know this node (or its capabilities): send a full heartbeat now."""
+
+    kind: Literal["say-hello"] = "say-hello"
+
+
+Control = Annotated[
+    Stop | HeartbeatAnswer | ReportsAccepted | TidyJob | SayHello, Field(discriminator="kind")
+]
+
+
+# --- node -> farm -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """I am here, and I hold these attempts. Renews their leases."""
+
+    node_id: NodeId
+    session: str
+    """A UUID made when the agent process started."""
+    boot_id: str
+    sequence: int
+    attempts: tuple[AttemptId, ...] = ()
+    """Everything received and not yet reported as ended."""
+    capabilities: Capabilities | None = None
+    """On the first heartbeat of a session, when asked, and when they changed."""
+    loads: tuple[DeviceLoad, ...] = ()
+    disk_free_mib: int | None = None
+    is_draining: bool = False
+    agent_version: str = ""
+    wire: int = WIRE_VERSION
+    kind: Literal["heartbeat"] = "heartbeat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The attempt's renderer is being started."""
+
+    attempt_id: AttemptId
+    kind: Literal["started"] = "started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The attempt ended, and no process of it is left."""
+
+    attempt_id: AttemptId
+    outcome: Outcome
+    reason: str = ""
+    exit_code: int | None = None
+    files: tuple[PublishedFile, ...] = ()
+    published_by: AttemptId | None = None
+    """Whose files are under the final names: itself, or an earlier attempt whose publication it found
+    committed and completed. None when nothing was published."""
+    warnings: tuple[str, ...] = ()
+    """Missing textures and libraries, one line each."""
+    runtime_s: float = 0.0
+    load_s: float | None = None
+    """Seconds until the first frame began, where the parser can tell."""
+    peak_memory_mib: int | None = None
+    cpu_s: float | None = None
+    kind: Literal["finished"] = "finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """Starts and ends, in order. Durable; spooled by the node until accepted."""
+
+    node_id: NodeId
+    session: str
+    items: tuple[Annotated[Started | Finished, Field(discriminator="kind")], ...]
+    wire: int = WIRE_VERSION
+    kind: Literal["reports"] = "reports"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    attempt_id: AttemptId
+    fraction: float | None = None
+    """0 to 1 over the whole task."""
+    message: str = ""
+    kind: Literal["progress"] = "progress"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """A piece of an attempt's output. `sequence` counts from 0; a doubled one is ignored."""
+
+    attempt_id: AttemptId
+    sequence: int
+    text: str
+    kind: Literal["log-chunk"] = "log-chunk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """Progress and log. May be lost without harm."""
+
+    node_id: NodeId
+    items: tuple[Annotated[Progress | LogChunk, Field(discriminator="kind")], ...]
+    kind: Literal["telemetry"] = "telemetry"
+
+
+FromNode = Annotated[Heartbeat | Reports | Telemetry, Field(discriminator="kind")]
+
+
+# --- agent <-> session host (JSON lines over pipes) -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRun:
+    """Agent to host: make this attempt. One at a time."""
+
+    script: StepScript
+    order: Order
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables for the renderer on top of the host's own (device isolation)."""
+    allowed_roots: tuple[str, ...] = ()
+    """Output directories must lie below one of these; empty: anywhere."""
+    kind: Literal["run"] = "run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCancel:
+    """Agent to host: end the running attempt, kill what is left."""
+
+    reason: str
+    outcome: Outcome = Outcome.CANCELLED
+    kind: Literal["cancel"] = "cancel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReady:
+    """Host to agent: can take a run."""
+
+    kind: Literal["ready"] = "ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOutput:
+    """Host to agent: decoded, capped output text of the running attempt."""
+
+    text: str
+    kind: Literal["output"] = "output"
+
+
+ToHost = Annotated[HostRun | HostCancel, Field(discriminator="kind")]
+FromHost = Annotated[HostReady | Started | HostOutput | Progress | Finished, Field(discriminator="kind")]
+
+
+@cache
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def dump(message: Any) -> bytes:
+    """The message as one line of JSON."""
+    return _adapter(type(message)).dump_json(message)
+
+
+def load(kind: Any, data: bytes | str) -> Any:
+    """Read a message of type (or union) `kind`; raises UnknownMessage."""
+    try:
+        return _adapter(kind).validate_json(data)
+    except ValidationError as error:
+        raise UnknownMessage(f"unreadable message: {error.errors(include_url=False)[:2]}") from error
