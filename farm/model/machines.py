@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from farm.model.ids import NodeId
+from farm.model.ids import AttemptId, NodeId
+from farm.model.states import NodeState
 
 
 class DeviceKind(StrEnum):
@@ -109,3 +110,23 @@ class NodeView:
     uses: tuple[Use, ...] = ()
     loads: tuple[DeviceLoad, ...] = ()
     disk_free_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node as people see it."""
+
+    id: NodeId
+    state: NodeState
+    reason: str = ""
+    """Why it is not simply online: "drained by anna", "another agent of this name is alive"."""
+    capabilities: Capabilities = Capabilities()
+    loads: tuple[DeviceLoad, ...] = ()
+    disk_free_mib: int | None = None
+    silent_s: float = 0.0
+    """Seconds since its last heartbeat."""
+    attempts: tuple[AttemptId, ...] = ()
+    """Live attempts the farm has given it."""
+    running: tuple[str, ...] = ()
+    """For people, one per live attempt: "12 shot_010 7"."""
+    agent_version: str = ""

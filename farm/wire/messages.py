@@ -6,7 +6,6 @@ Each message is a frozen dataclass; `dump` and `load` are the only serialisers. 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -267,13 +266,14 @@ FromHost = Annotated[HostReady | Started | HostOutput | Progress | Finished, Fie
 
 
 @cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
 def dump(message: Any) -> bytes:
     """The message as one line of JSON."""
-    return _adapter(type(message)).dump_json(message)
+    kind: Any = type(message)
+    return _adapter(kind).dump_json(message)
 
 
 def load(kind: Any, data: bytes | str) -> Any:

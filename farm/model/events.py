@@ -1,0 +1,48 @@
+"""What happened, in the past tense, kept for people and scripts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from farm.model.ids import AttemptId, JobId, NodeId, TaskId
+
+
+class EventKind(StrEnum):
+    JOB_SUBMITTED = "job-submitted"
+    JOB_CHANGED = "job-changed"
+    """Paused, resumed, priority set, retried: `text` says what."""
+    JOB_DONE = "job-done"
+    JOB_FAILED = "job-failed"
+    JOB_CANCELLED = "job-cancelled"
+    TASK_DONE = "task-done"
+    TASK_FAILED = "task-failed"
+    TASK_HELD = "task-held"
+    TASK_REQUEUED = "task-requeued"
+    ATTEMPT_FAILED = "attempt-failed"
+    ATTEMPT_LOST = "attempt-lost"
+    NODE_ENROLLED = "node-enrolled"
+    NODE_ONLINE = "node-online"
+    NODE_SUSPECTED = "node-suspected"
+    NODE_OFFLINE = "node-offline"
+    NODE_DRAINED = "node-drained"
+    NODE_RELEASED = "node-released"
+    NODE_REFUSED = "node-refused"
+    LEADER_CHANGED = "leader-changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    id: int
+    """Grows; read on from the last one seen."""
+    at: float
+    """Seconds since the epoch, database clock."""
+    kind: EventKind
+    text: str = ""
+    """One line for people, raw: show it through `clean()`."""
+    actor: str = ""
+    """Who asked for it; empty when the farm did it."""
+    job_id: JobId | None = None
+    task_id: TaskId | None = None
+    attempt_id: AttemptId | None = None
+    node_id: NodeId | None = None
