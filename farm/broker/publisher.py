@@ -1,0 +1,171 @@
+"""Publishing with confirms, in batches, on a connection of its own.
+
+Never shared with consuming: py-amqp drains the connection before each publish, so that a consumer's callback
+would re-enter itself. Without confirms RabbitMQ loses what it had "taken" when it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from typing import Any
+
+from amqp.exceptions import AMQPError
+from kombu import Connection, Exchange, Producer
+from kombu.exceptions import OperationalError
+
+from farm.broker.app import transport_options
+from farm.errors import Unavailable
+from farm.wire.queues import EXCHANGE
+
+# What a lost or refused broker connection raises, in kombu's and py-amqp's words.
+BROKER_ERRORS = (OperationalError, AMQPError, OSError, ConnectionError, AttributeError)
+
+
+class Publisher:
+    """Owned by one thread. `publish` hands over, `flush` waits for the broker's word."""
+
+    def __init__(self, broker_url: str) -> None:
+        self._url = broker_url
+        self._is_amqp = broker_url.startswith("amqp")
+        self._connection: Connection | None = None
+        self._producer: Producer | None = None
+        self._sent = 0
+        self._unconfirmed: dict[int, None] = {}  # delivery tags, in order
+        self._refused = 0
+        self.unroutable: set[str] = set()
+        """Routing keys that had no queue since this was last cleared; their messages are gone."""
+
+    def publish(
+        self, routing_key: str, body: bytes, *, persistent: bool, celery_task: str | None = None
+    ) -> None:
+        """Hand one JSON message over. Raises Unavailable; it may then have been sent or not.
+
+        celery_task: wrap `body` as a protocol 2 message for that Celery handler (one positional argument).
+        """
+        try:
+            producer = self._producer or self._connect()
+            headers: dict[str, Any] = {}
+            if celery_task is not None:
+                headers, body = _as_celery(celery_task, body)
+            producer.publish(
+                body,
+                routing_key=routing_key,
+                content_type="application/json",
+                content_encoding="utf-8",
+                headers=headers,
+                delivery_mode=2 if persistent else 1,
+                # Without `mandatory` a message to a queue that is gone vanishes with a good confirm.
+                mandatory=self._is_amqp,
+                correlation_id=headers.get("id"),
+            )
+            if self._is_amqp:
+                self._sent += 1
+                self._unconfirmed[self._sent] = None
+        except BROKER_ERRORS as error:
+            self.close()
+            raise Unavailable(f"the broker cannot be reached: {error}") from error
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until the broker has confirmed everything published; raises Unavailable if it does not."""
+        if not self._is_amqp or self._connection is None:
+            return
+        deadline = time.monotonic() + timeout_s
+        try:
+            while self._unconfirmed and not self._refused:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"no confirm for {len(self._unconfirmed)} messages")
+                self._connection.drain_events(timeout=left)
+        except (*BROKER_ERRORS, TimeoutError) as error:
+            self.close()
+            raise Unavailable(f"the broker did not confirm within {timeout_s:.0f} s: {error}") from error
+        if self._refused:
+            self.close()
+            raise Unavailable("the broker refused a message (its disk or memory limit?)")
+
+    def close(self) -> None:
+        connection, self._connection, self._producer = self._connection, None, None
+        self._sent = self._refused = 0
+        self._unconfirmed.clear()
+        if connection is not None:
+            try:
+                connection.collect(socket_timeout=1)
+            except BROKER_ERRORS:
+                pass  # it is being thrown away because it failed
+
+    def heartbeat(self) -> None:
+        """Keep an idle connection alive; call about once a second. Raises Unavailable."""
+        if self._connection is None or not self._is_amqp:
+            return
+        try:
+            self._connection.heartbeat_check()
+            self._connection.drain_events(timeout=0.001)
+        except TimeoutError:
+            pass
+        except BROKER_ERRORS as error:
+            self.close()
+            raise Unavailable(f"the broker connection was lost: {error}") from error
+
+    def _connect(self) -> Producer:
+        connection = Connection(
+            self._url,
+            heartbeat=10,
+            connect_timeout=5,
+            transport_options=transport_options(self._url),
+        )
+        connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
+        channel = connection.channel()
+        Exchange(EXCHANGE, type="direct", durable=True)(channel).declare()
+        if self._is_amqp:
+            channel.confirm_select()
+            channel.events["basic_ack"].add(self._on_ack)
+            channel.events["basic_nack"].add(self._on_nack)
+            channel.events["basic_return"].add(self._on_return)
+        self._connection = connection
+        self._producer = Producer(
+            channel, exchange=Exchange(EXCHANGE, type="direct", durable=True), auto_declare=False
+        )
+        return self._producer
+
+    def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
+        if not multiple:
+            self._unconfirmed.pop(delivery_tag, None)
+            return
+        while self._unconfirmed and (first := next(iter(self._unconfirmed))) <= delivery_tag:
+            del self._unconfirmed[first]
+
+    def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
+        self._refused += 1
+
+    def _on_return(self, exception: Any, exchange: str, routing_key: str, message: Any) -> None:
+        self.unroutable.add(routing_key)
+
+
+_ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
+
+
+def _as_celery(task: str, body: bytes) -> tuple[dict[str, Any], bytes]:
+    """A protocol 2 message, made by hand: `send_task` costs four times as much (235 against 58 µs)."""
+    message_id = str(uuid.uuid4())
+    headers = {
+        "lang": "py",
+        "task": task,
+        "id": message_id,
+        "root_id": message_id,
+        "parent_id": None,
+        "group": None,
+        "retries": 0,
+        "timelimit": [None, None],
+        "eta": None,
+        "expires": None,
+        "argsrepr": "",
+        "kwargsrepr": "{}",
+        "origin": _ORIGIN,
+        "ignore_result": True,
+    }
+    embed = json.dumps({"callbacks": None, "errbacks": None, "chain": None, "chord": None})
+    return headers, b"[[" + body + b"], {}, " + embed.encode() + b"]"

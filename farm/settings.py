@@ -1,0 +1,188 @@
+"""One frozen `Settings`, from defaults, `farm.toml` and `FARM_*` variables (the later wins).
+
+The only module that reads the environment. An unknown key, in the file or in the environment, is an error:
+a misspelt setting must not silently mean its default. `configs/farm.toml` lists every key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import socket
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from farm.errors import UserError
+
+CONFIG_PLACES = (Path("farm.toml"), Path("~/.config/ridgeline/farm.toml"), Path("/etc/ridgeline/farm.toml"))
+_TABLES = frozenset({"attributes", "amounts"})
+_NOT_SETTINGS = frozenset({"FARM_CONFIG", "FARM_ATTEMPT_ID", "FARM_TEST_SERVICES"})
+
+
+def _state_dir() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser() / "ridgeline"
+
+
+def _node_name() -> str:
+    return socket.gethostname().split(".")[0].lower() or "node"
+
+
+class Settings(BaseSettings):
+    """Every key has a default that suits one workstation; `docs/operating.md` says what each does."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="FARM_")
+
+    # where things are
+    state_dir: Path = Field(default_factory=_state_dir)
+    """Database, token, journal, spool and caches of this machine."""
+    database_url: str = ""
+    """Empty: SQLite in `state_dir`. Else `postgresql+psycopg://user:password@host/name`."""
+    broker_url: str = "memory://"
+    """`memory://` (one process) or `amqp://user:password@host//` (`amqps://` with TLS)."""
+
+    # the API, server side
+    api_host: str = "127.0.0.1"
+    api_port: int = Field(default=7450, ge=0, le=65535)
+    api_tls_certificate: Path | None = None
+    api_tls_key: Path | None = None
+    api_insecure: bool = False
+    """Allow another address than loopback without TLS."""
+    api_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Further `Host` headers to answer, such as the server's DNS name."""
+    max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
+    max_tasks_per_job: int = Field(default=1_000_000, ge=1)
+
+    # the API, client side
+    api_url: str = ""
+    """Empty: what `farm up` or `farm serve` wrote into `state_dir`, else http://127.0.0.1:7450."""
+    api_token: str = Field(default="", repr=False)
+    """Empty: the token that the server wrote into `state_dir`."""
+
+    # the scheduler
+    policy: Literal["fitness", "fifo"] = "fitness"
+    leader_ttl_s: float = Field(default=10.0, gt=0)
+    lease_s: float = Field(default=30.0, gt=0)
+    """A node silent for this long loses its attempts."""
+    fence_s: float = Field(default=20.0, gt=0)
+    """A node without an answer for this long ends its exclusive attempts itself."""
+    heartbeat_s: float = Field(default=5.0, gt=0)
+    relaunch_s: float = Field(default=10.0, gt=0)
+    """An attempt that the node does not list this long after its launch is sent again."""
+    idle_tick_s: float = Field(default=1.0, gt=0)
+    """The scheduler looks for work at least this often; messages wake it at once."""
+    batch: int = Field(default=500, ge=1)
+    """Most reports, and most new attempts, in one transaction."""
+
+    # this node
+    node_name: str = Field(default_factory=_node_name, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+    pools: Annotated[tuple[str, ...], NoDecode] = ("default",)
+    slots: int | None = Field(default=None, ge=1, le=1024)
+    """Attempts at once on the CPU; None: one for every two cores."""
+    kill_grace_s: float = Field(default=2.0, ge=0)
+    drain_grace_s: float = Field(default=300.0, ge=0)
+    """How long a stopping agent lets running attempts finish."""
+    allowed_roots: Annotated[tuple[Path, ...], NoDecode] = ()
+    """Outputs must lie below one of these; empty: anywhere the agent's user may write."""
+    renderer_environment: Annotated[tuple[str, ...], NoDecode] = ()
+    """Further environment variables that renderers may see."""
+    attributes: dict[str, tuple[str, ...]] = {}
+    """OpenJD attributes of this node beyond the standard ones."""
+    amounts: dict[str, float] = {}
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # `load_settings` has merged file and environment already, so that it can name the source of an error.
+        return (init_settings,)
+
+    @property
+    def database(self) -> str:
+        return self.database_url or f"sqlite:///{self.state_dir / 'farm.db'}"
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.broker_url.startswith("memory:")
+
+
+def _split_lists(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Tuples may be given as comma separated text (always so in the environment)."""
+    split = dict(values)
+    for key in ("pools", "allowed_roots", "renderer_environment", "api_allowed_hosts"):
+        if isinstance(split.get(key), str):
+            split[key] = tuple(part.strip() for part in split[key].split(",") if part.strip())
+    return split
+
+
+def config_file(environment: Mapping[str, str]) -> Path | None:
+    """The file that settings are read from: `FARM_CONFIG`, else the first of `CONFIG_PLACES` that exists."""
+    named = environment.get("FARM_CONFIG")
+    if named:
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise UserError(f"FARM_CONFIG names {path}, which is not a file")
+        return path
+    return next((p.expanduser() for p in CONFIG_PLACES if p.expanduser().is_file()), None)
+
+
+def load_settings(*, environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+    """Settings from the file, `FARM_*` variables and `overrides` (strongest; None means "not given").
+
+    Raises UserError that names the key, the place it came from and the nearest right key.
+    """
+    environment = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    path = config_file(environment)
+    if path is not None:
+        try:
+            values = _split_lists(tomllib.loads(path.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise UserError(f"cannot read {path}: {error}") from error
+        for key in values:
+            _check_key(key, str(path))
+    for name, value in environment.items():
+        if name.startswith("FARM_") and name not in _NOT_SETTINGS:
+            key = name.removeprefix("FARM_").lower()
+            _check_key(key, f"the environment ({name})")
+            values |= _split_lists({key: value}) if key not in _TABLES else {key: _table(name, value)}
+    values |= {key: value for key, value in overrides.items() if value is not None}
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)]
+        raise UserError("settings are wrong: " + "; ".join(lines)) from error
+
+
+def _table(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UserError(
+            f'{name} must be a JSON object, such as \'{{"site": ["berlin"]}}\': {error}'
+        ) from error
+
+
+def _check_key(key: str, place: str) -> None:
+    if key not in Settings.model_fields:
+        near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "; configs/farm.toml lists every key"
+        raise UserError(f"unknown setting {key!r} in {place}{hint}")
+
+
+def inherited_environment(names: Collection[str]) -> dict[str, str]:
+    """Those variables of this process that `names` lets through; a name may end in `*`."""
+    exact = {name for name in names if not name.endswith("*")}
+    starts = tuple(name[:-1] for name in names if name.endswith("*"))
+    return {name: value for name, value in os.environ.items() if name in exact or name.startswith(starts)}
