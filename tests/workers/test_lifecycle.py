@@ -1,0 +1,528 @@
+"""The agent's decisions, by examples and by random histories."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from farm.model.ids import AttemptId, JobId, NodeId, TaskId
+from farm.model.states import Outcome
+from farm.model.work import Isolation, OutputSpec
+from farm.wire.messages import Finished, HeartbeatAnswer, Launch, Order, Started, StepScript, Stop
+from workers import lifecycle as lc
+
+RULES = lc.Rules(node_id=NodeId("n1"), slots={"cpu": 2}, heartbeat_s=5.0, fence_s=20.0, kill_grace_s=2.0)
+
+
+def script(isolation: Isolation = Isolation.STAGED, job_uid: str = "job") -> StepScript:
+    output = OutputSpec(step="s", directory_parameter="Out", file_pattern="####.png")
+    return StepScript(
+        job_id=JobId(1),
+        job_uid=job_uid,
+        job_name="j",
+        step="s",
+        kind="openjd",
+        template={},
+        parameters={"Out": ("PATH", "/out")},
+        output=output if isolation is Isolation.STAGED else None,
+        isolation=isolation,
+    )
+
+
+def order(name: str, device_id: str = "cpu") -> Order:
+    return Order(
+        attempt_id=AttemptId(name), task_id=TaskId(1), label=name, parameters={}, device_id=device_id
+    )
+
+
+def launch(*names: str, isolation: Isolation = Isolation.STAGED, job_uid: str = "job") -> lc.LaunchReceived:
+    return lc.LaunchReceived(
+        launch=Launch(script=script(isolation, job_uid), orders=tuple(order(name) for name in names))
+    )
+
+
+class Node:
+    """A lifecycle with the shell's obedient parts: the journal writes at once, hosts get ready at once."""
+
+    def __init__(self, rules: lc.Rules = RULES, *, hosts_get_ready: bool = True) -> None:
+        self.core = lc.Lifecycle(rules=rules, first_sequence=100)
+        self.now = 1000.0
+        self.hosts_get_ready = hosts_get_ready
+        self.running: dict[int, str] = {}
+        self.runs: Counter[str] = Counter()
+        self.done: list[lc.Instruction] = []
+        self.tell(lc.Tick())
+
+    def tell(self, event: lc.Event, *, after_s: float = 0.0) -> list[lc.Instruction]:
+        self.now += after_s
+        new = self.core.handle(event, self.now)
+        self.done += new
+        for instruction in list(new):
+            match instruction:
+                case lc.Record(attempts=attempts):
+                    new += self.tell(lc.Recorded(attempt_ids=tuple(a for a, _ in attempts)))
+                case lc.StartHost(host_id=host_id) if self.hosts_get_ready:
+                    new += self.tell(lc.HostReady(host_id=host_id))
+                case lc.RunOnHost(host_id=host_id, order=order):
+                    assert host_id not in self.running, "a host was given two attempts"
+                    self.running[host_id] = order.attempt_id
+                    self.runs[order.attempt_id] += 1
+        return new
+
+    def host_of(self, name: str) -> int:
+        return next(host_id for host_id, attempt in self.running.items() if attempt == name)
+
+    def start(self, name: str) -> None:
+        self.tell(lc.HostStarted(host_id=self.host_of(name), attempt_id=AttemptId(name)))
+
+    def finish(self, name: str, outcome: Outcome = Outcome.SUCCEEDED) -> list[lc.Instruction]:
+        host_id = self.host_of(name)
+        del self.running[host_id]
+        finished = Finished(attempt_id=AttemptId(name), outcome=outcome)
+        return self.tell(lc.HostFinished(host_id=host_id, finished=finished))
+
+    def die(self, name: str, reason: str = "exit status 1") -> list[lc.Instruction]:
+        host_id = self.host_of(name)
+        del self.running[host_id]
+        return self.tell(lc.HostDied(host_id=host_id, reason=reason))
+
+    def answer(self, *, keep: tuple[str, ...] = (), stop: tuple[str, ...] = (), refused: str = "") -> None:
+        sequence = self.heartbeats()[-1].sequence
+        self.tell(
+            lc.HeartbeatAnswered(
+                answer=HeartbeatAnswer(
+                    sequence=sequence,
+                    keep=tuple(map(AttemptId, keep)),
+                    stop=tuple(map(AttemptId, stop)),
+                    refused=refused,
+                )
+            )
+        )
+
+    def heartbeats(self) -> list[lc.SendHeartbeat]:
+        return [i for i in self.done if isinstance(i, lc.SendHeartbeat)]
+
+    def ends(self) -> list[Finished]:
+        return [i.item for i in self.done if isinstance(i, lc.Report) and isinstance(i.item, Finished)]
+
+    def end_of(self, name: str) -> Finished:
+        (end,) = [end for end in self.ends() if end.attempt_id == name]
+        return end
+
+    def of(self, kind: type[lc.Instruction]) -> list[lc.Instruction]:
+        return [i for i in self.done if isinstance(i, kind)]
+
+
+def test_an_attempt_goes_from_launch_to_acceptance() -> None:
+    node = Node()
+    node.tell(launch("a"))
+    assert node.of(lc.Record) == [
+        lc.Record(attempts=((AttemptId("a"), lc.Stage(directory="/out", job_uid="job")),))
+    ]
+    node.start("a")
+    assert lc.Report(item=Started(attempt_id=AttemptId("a"))) in node.done
+    node.finish("a")
+    assert node.end_of("a").outcome is Outcome.SUCCEEDED
+    assert not node.of(lc.Forget)
+    node.tell(lc.ReportsStored(attempt_ids=(AttemptId("a"),)))
+    assert node.of(lc.Forget) == [
+        lc.Forget(attempts=((AttemptId("a"), lc.Stage(directory="/out", job_uid="job")),))
+    ]
+    assert not node.core.held
+
+
+def test_nothing_runs_before_the_journal_has_it() -> None:
+    core = lc.Lifecycle(rules=RULES)
+    done = core.handle(launch("a"), 1.0)
+    assert [type(i) for i in done] == [lc.Record]
+    done = core.handle(lc.Recorded(attempt_ids=(AttemptId("a"),)), 1.0)
+    assert lc.StartHost(host_id=1) in done
+
+
+def test_a_doubled_launch_starts_nothing_in_any_phase() -> None:
+    node = Node()
+    node.tell(launch("a"))
+    node.tell(launch("a"))
+    node.start("a")
+    node.tell(launch("a"))
+    node.finish("a")
+    assert lc.Resend(attempt_id=AttemptId("a")) in node.tell(launch("a"))
+    node.tell(lc.ReportsStored(attempt_ids=(AttemptId("a"),)))
+    assert node.tell(launch("a")) == []
+    assert node.runs == {"a": 1}
+    assert len(node.ends()) == 1
+
+
+def test_what_an_earlier_session_had_is_known() -> None:
+    node = Node()
+    node.core.restore(ended=[(AttemptId("a"), None)], forgotten=[AttemptId("b")])
+    assert node.tell(launch("a", "b")) == [lc.Resend(attempt_id=AttemptId("a"))]
+
+
+def test_orders_beyond_the_slots_wait_in_order() -> None:
+    node = Node()
+    node.tell(launch("a", "b", "c", "d"))
+    assert set(node.running.values()) == {"a", "b"}
+    node.finish("b")
+    assert set(node.running.values()) == {"a", "c"}
+    assert len(node.of(lc.StartHost)) == 2, "the warm host is used again"
+
+
+def test_a_host_that_is_warm_for_the_job_is_preferred() -> None:
+    node = Node()
+    node.tell(launch("a", job_uid="one"))
+    node.tell(launch("b", job_uid="two"))
+    host_of_a = node.host_of("a")
+    node.finish("a")
+    node.finish("b")
+    node.tell(launch("c", job_uid="one"))
+    assert node.host_of("c") == host_of_a
+
+
+def test_an_order_for_a_device_that_is_not_here_is_refused() -> None:
+    node = Node()
+    node.tell(lc.LaunchReceived(launch=Launch(script=script(), orders=(order("a", device_id="GPU-1"),))))
+    assert node.end_of("a").outcome is Outcome.NODE_FAULT
+    assert node.end_of("a").reason == "n1 has no device 'GPU-1'"
+
+
+def test_a_stop_cancels_then_kills() -> None:
+    node = Node()
+    node.tell(launch("a"))
+    node.start("a")
+    host_id = node.host_of("a")
+    done = node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    assert done == [lc.CancelHost(host_id=host_id, reason="no more", outcome=Outcome.CANCELLED)]
+    assert lc.KillHost(host_id=host_id) not in node.tell(lc.Tick(), after_s=2.5)
+    assert lc.KillHost(host_id=host_id) in node.tell(lc.Tick(), after_s=0.6)
+    node.die("a", "killed by SIGKILL")
+    assert (node.end_of("a").outcome, node.end_of("a").reason) == (Outcome.CANCELLED, "no more")
+
+
+def test_what_the_host_says_of_a_stopped_attempt_is_what_counts() -> None:
+    node = Node()
+    node.tell(launch("a"))
+    node.start("a")
+    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    node.finish("a", Outcome.SUCCEEDED)
+    assert node.end_of("a").outcome is Outcome.SUCCEEDED
+    assert node.core.live == 0
+
+
+def test_a_waiting_attempt_is_stopped_at_once() -> None:
+    node = Node()
+    node.tell(launch("a", "b", "c"))
+    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("c"),), reason="no more")))
+    assert node.end_of("c").outcome is Outcome.CANCELLED
+    node.finish("a")
+    assert "c" not in node.runs
+
+
+def test_an_attempt_whose_host_is_not_ready_is_stopped_at_once_and_the_host_is_used_for_another() -> None:
+    node = Node(hosts_get_ready=False)
+    node.tell(launch("a"))
+    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    assert node.end_of("a").outcome is Outcome.CANCELLED
+    node.tell(launch("b"))
+    node.tell(lc.HostReady(host_id=1))
+    assert node.running == {1: "b"}
+    assert len(node.of(lc.StartHost)) == 1
+
+
+def test_a_stop_that_overtakes_its_launch_wins() -> None:
+    node = Node()
+    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    assert (node.end_of("a").outcome, node.end_of("a").reason) == (Outcome.CANCELLED, "not running here")
+    node.tell(launch("a"))
+    node.tell(lc.ReportsStored(attempt_ids=(AttemptId("a"),)))
+    node.tell(launch("a"))
+    assert not node.runs
+    assert len(node.ends()) == 1
+
+
+def test_a_stop_for_a_forgotten_attempt_is_answered_too() -> None:
+    node = Node()
+    node.core.restore(ended=[], forgotten=[AttemptId("a")])
+    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    assert node.end_of("a").reason == "not running here"
+
+
+def test_a_host_that_dies_under_a_running_attempt_is_the_nodes_fault() -> None:
+    node = Node()
+    node.tell(launch("a"))
+    node.start("a")
+    node.die("a", "killed by SIGSEGV")
+    assert node.end_of("a").outcome is Outcome.NODE_FAULT
+    assert node.end_of("a").reason == "its session host died: killed by SIGSEGV"
+
+
+def test_a_host_that_dies_before_the_start_is_replaced_three_times() -> None:
+    node = Node()
+    node.tell(launch("a"))
+    node.die("a")
+    node.die("a")
+    assert not node.ends()
+    node.die("a")
+    assert node.end_of("a").reason == "no session host could be started: exit status 1"
+    assert node.runs["a"] == 3
+
+
+def test_a_host_that_never_gets_ready_is_killed() -> None:
+    node = Node(hosts_get_ready=False)
+    node.tell(launch("a"))
+    assert lc.KillHost(host_id=1) not in node.tell(lc.Tick(), after_s=lc.HOST_START_S - 1)
+    assert lc.KillHost(host_id=1) in node.tell(lc.Tick(), after_s=2)
+
+
+def test_an_idle_host_is_let_go() -> None:
+    node = Node()
+    node.tell(launch("a"))
+    node.finish("a")
+    assert lc.RetireHost(host_id=1) in node.tell(lc.Tick(), after_s=lc.HOST_IDLE_S)
+    node.tell(launch("b"))
+    assert node.host_of("b") == 2
+
+
+# --- leases ---------------------------------------------------------------------------------------------
+
+
+def test_an_exclusive_attempt_is_fenced_and_a_staged_one_goes_on() -> None:
+    node = Node()
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE))
+    node.tell(launch("s"))
+    node.start("e")
+    node.start("s")
+    assert not [i for i in node.tell(lc.Tick(), after_s=19.5) if isinstance(i, lc.CancelHost)]
+    host_id = node.host_of("e")
+    reason = "fenced: no answer from the farm for 20 s"
+    assert lc.CancelHost(host_id=host_id, reason=reason, outcome=Outcome.NODE_LOST) in node.tell(
+        lc.Tick(), after_s=0.5
+    )
+    assert lc.KillHost(host_id=host_id) in node.tell(lc.Tick(), after_s=2.0)
+    node.die("e")
+    assert (node.end_of("e").outcome, node.end_of("e").reason) == (Outcome.NODE_LOST, reason)
+    assert "s" in node.running.values()
+
+
+def test_a_lease_counts_from_when_the_answered_heartbeat_was_sent() -> None:
+    node = Node()
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE))
+    node.start("e")
+    node.tell(lc.Tick(), after_s=5.0)  # sends one
+    sent_at = node.now
+    node.tell(lc.Tick(), after_s=4.0)
+    node.answer(keep=("e",))
+    node.now = sent_at + 19.9
+    assert not [i for i in node.tell(lc.Tick()) if isinstance(i, lc.CancelHost)]
+    node.now = sent_at + 20.0
+    assert [i for i in node.tell(lc.Tick()) if isinstance(i, lc.CancelHost)]
+
+
+def test_an_answer_to_another_sessions_heartbeat_renews_nothing() -> None:
+    node = Node()
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE))
+    node.start("e")
+    node.now += 15
+    answer = HeartbeatAnswer(sequence=7, keep=(AttemptId("e"),), refused="go away")
+    node.tell(lc.HeartbeatAnswered(answer=answer))
+    assert not node.core.refusal
+    assert [i for i in node.tell(lc.Tick(), after_s=5) if isinstance(i, lc.CancelHost)]
+
+
+def test_a_waiting_exclusive_attempt_is_fenced_too() -> None:
+    node = Node()
+    node.tell(launch("a", "b"))
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE))
+    node.tell(lc.Tick(), after_s=20)
+    assert node.end_of("e").outcome is Outcome.NODE_LOST
+
+
+def test_an_exclusive_launch_out_of_a_backlog_waits_for_the_farms_word() -> None:
+    node = Node()
+    node.tell(lc.BrokerConnected())
+    done = node.tell(launch("e", "f", isolation=Isolation.EXCLUSIVE), after_s=0.1)
+    assert [i for i in done if isinstance(i, lc.SendHeartbeat)], "it asks at once"
+    assert not node.running
+    node.answer(keep=("e",), stop=("f",))
+    assert list(node.running.values()) == ["e"]
+    assert node.end_of("f").outcome is Outcome.CANCELLED
+    assert node.tell(launch("g", isolation=Isolation.EXCLUSIVE), after_s=lc.BACKLOG_S)
+    assert "g" in node.running.values(), "a fresh launch does not wait"
+
+
+def test_what_arrives_after_a_long_sleep_counts_as_backlog() -> None:
+    node = Node()
+    node.now += 3600
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE))
+    assert not node.running
+
+
+def test_what_the_farm_no_longer_wants_is_stopped() -> None:
+    node = Node()
+    node.tell(launch("a"))
+    node.start("a")
+    node.answer(stop=("a",))
+    assert node.of(lc.CancelHost)
+
+
+def test_the_first_heartbeat_is_full_and_others_when_asked() -> None:
+    node = Node()
+    node.tell(lc.Tick(), after_s=5)
+    node.tell(lc.HelloAsked())
+    assert [beat.is_full for beat in node.heartbeats()] == [True, False, True]
+    assert [beat.sequence for beat in node.heartbeats()] == [101, 102, 103]
+
+
+def test_a_heartbeat_names_all_that_is_not_accepted() -> None:
+    node = Node()
+    node.tell(launch("a", "b", "c"))
+    node.finish("a")
+    node.tell(lc.Tick(), after_s=5)
+    assert set(node.heartbeats()[-1].attempts) == {"a", "b", "c"}
+    node.tell(lc.ReportsStored(attempt_ids=(AttemptId("a"),)))
+    node.tell(lc.Tick(), after_s=5)
+    assert set(node.heartbeats()[-1].attempts) == {"b", "c"}
+
+
+def test_a_refused_node_hands_back_and_takes_work_again_when_it_may() -> None:
+    node = Node()
+    node.tell(launch("a", "b", "c"))
+    node.answer(refused="another n1 is alive")
+    assert node.end_of("c").outcome is Outcome.NODE_LOST
+    assert node.of(lc.TakeWork) == [lc.TakeWork(is_wanted=False)]
+    node.tell(launch("d"))
+    assert node.end_of("d").reason == ("handed back by n1: the farm refuses this node: another n1 is alive")
+    node.tell(lc.Tick(), after_s=5)
+    node.answer()
+    assert node.of(lc.TakeWork)[-1] == lc.TakeWork(is_wanted=True)
+    node.finish("a")
+    node.tell(launch("e"))
+    assert "e" in node.running.values()
+
+
+def test_a_drain_lets_running_attempts_finish_and_hands_back_the_rest() -> None:
+    node = Node()
+    node.tell(launch("a", "b", "c"))
+    node.start("a")
+    node.start("b")
+    node.tell(lc.DrainAsked(grace_s=60))
+    assert node.heartbeats()[-1].is_draining
+    assert node.of(lc.TakeWork) == [lc.TakeWork(is_wanted=False)]
+    assert node.end_of("c").outcome is Outcome.NODE_LOST
+    node.tell(launch("d"))
+    assert node.end_of("d").reason == "handed back by n1: the agent is stopping"
+    node.finish("a")
+    assert not node.of(lc.CancelHost)
+    node.tell(lc.Tick(), after_s=60)
+    assert [i.outcome for i in node.done if isinstance(i, lc.CancelHost)] == [Outcome.NODE_LOST]
+    node.die("b")
+    assert node.core.live == 0
+
+
+def test_a_second_drain_without_grace_ends_all_at_once() -> None:
+    node = Node()
+    node.tell(launch("a"))
+    node.start("a")
+    node.tell(lc.DrainAsked(grace_s=600))
+    assert node.tell(lc.DrainAsked(grace_s=0))
+    assert node.of(lc.CancelHost)
+
+
+# --- random histories -------------------------------------------------------------------------------------
+
+NAMES = [f"t{number}" for number in range(8)]
+
+
+class Histories(RuleBasedStateMachine):
+    """Whatever comes in whatever order: no double run, one end each, never more than the slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node = Node()
+        self.seen: set[str] = set()
+        self.started: set[str] = set()
+
+    @rule(
+        names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
+        isolation=st.sampled_from(Isolation),
+        device=st.sampled_from(["cpu", "cpu", "cpu", "gpu"]),
+    )
+    def launch(self, names: list[str], isolation: Isolation, device: str) -> None:
+        orders = tuple(order(name, device) for name in names)
+        self.node.tell(lc.LaunchReceived(launch=Launch(script=script(isolation), orders=orders)))
+        self.seen |= set(names)
+
+    @rule(names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3))
+    def stop(self, names: list[str]) -> None:
+        self.node.tell(lc.StopReceived(stop=Stop(attempt_ids=tuple(map(AttemptId, names)), reason="stop")))
+        self.seen |= set(names)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 21.0, 400.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.node.tell(lc.Tick(), after_s=seconds)
+
+    @rule(data=st.data())
+    def a_host_starts(self, data: st.DataObject) -> None:
+        if self.node.running:
+            name = data.draw(st.sampled_from(sorted(self.node.running.values())))
+            self.node.start(name)
+            self.started.add(name)
+
+    @rule(data=st.data(), outcome=st.sampled_from(Outcome))
+    def a_host_finishes(self, data: st.DataObject, outcome: Outcome) -> None:
+        if self.node.running:
+            self.node.finish(data.draw(st.sampled_from(sorted(self.node.running.values()))), outcome)
+
+    @rule(data=st.data())
+    def a_host_dies(self, data: st.DataObject) -> None:
+        if self.node.running:
+            self.node.die(data.draw(st.sampled_from(sorted(self.node.running.values()))))
+
+    @rule(
+        keep=st.sets(st.sampled_from(NAMES)), stop=st.sets(st.sampled_from(NAMES)), is_refused=st.booleans()
+    )
+    def the_farm_answers(self, keep: set[str], stop: set[str], is_refused: bool) -> None:
+        self.node.answer(keep=tuple(keep), stop=tuple(stop - keep), refused="no" if is_refused else "")
+
+    @rule(names=st.lists(st.sampled_from(NAMES)))
+    def the_farm_accepts(self, names: list[str]) -> None:
+        self.node.tell(lc.ReportsStored(attempt_ids=tuple(map(AttemptId, names))))
+
+    @rule()
+    def reconnects(self) -> None:
+        self.node.tell(lc.BrokerConnected())
+
+    @invariant()
+    def no_more_run_than_there_are_slots(self) -> None:
+        assert len(self.node.running) <= 2
+
+    @invariant()
+    def none_runs_again_once_it_has_started(self) -> None:
+        assert all(self.node.runs[name] <= lc.START_TRIES for name in self.node.runs)
+        assert max(Counter(self.node.running.values()).values(), default=0) <= 1
+
+    @invariant()
+    def none_ends_twice(self) -> None:
+        # A stop for one that is long forgotten is answered anew: the farm may have lost its end to a restore.
+        ends = Counter(end.attempt_id for end in self.node.ends() if end.reason != "not running here")
+        assert max(ends.values(), default=0) <= 1, ends
+
+    @invariant()
+    def what_has_ended_does_not_run(self) -> None:
+        ended = {end.attempt_id for end in self.node.ends()}
+        assert ended.isdisjoint(self.node.running.values())
+
+    def teardown(self) -> None:
+        self.node.tell(lc.DrainAsked(grace_s=0))
+        for _ in range(20):
+            for name in list(self.node.running.values()):
+                self.node.die(name)
+        assert {end.attempt_id for end in self.node.ends()} == self.seen
+        assert self.node.core.live == 0
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)

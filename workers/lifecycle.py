@@ -1,0 +1,746 @@
+"""What an agent does with its attempts, as a machine without I/O: `handle(event, now)` returns instructions.
+
+An attempt on its node goes
+
+    recording -> (unconfirmed) -> queued -> starting -> running -> ended -> forgotten
+
+- *recording*: its launch has arrived, the journal is being written.
+- *unconfirmed*: exclusive, and it may have waited long in the broker (it came right after a reconnect or a
+  suspend), so that the farm may have given it up: it starts only when a heartbeat answer says keep.
+- *queued*: no slot of its device is free.
+- *starting*, *running*: a session host has it.
+- *ended*: its `Finished` waits for the farm's acceptance.
+
+Every attempt that was received ends with exactly one `Finished`, whatever happens in between. `now` is
+seconds of CLOCK_BOOTTIME (it goes on while the machine is suspended) and always an argument.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from farm.model.ids import AttemptId, NodeId
+from farm.model.states import Outcome
+from farm.model.work import Isolation
+from farm.text import clean
+from farm.wire.messages import Finished, HeartbeatAnswer, Launch, Order, Started, StepScript, Stop
+
+REMEMBERED = 10_000
+"""Ids of forgotten attempts that are kept, so that a late double of their launch starts nothing."""
+BACKLOG_S = 2.0
+"""Launches that arrive within this time after a (re)connect may have waited in the broker."""
+HOST_IDLE_S = 300.0
+"""A warm session host that had nothing to do for this long is let go."""
+HOST_START_S = 60.0
+"""A session host that is not ready after this long is replaced."""
+START_TRIES = 3
+"""Session hosts that may die before an attempt has started on them."""
+KILL_MARGIN_S = 1.0
+"""A session host kills its renderer itself within `kill_grace_s`; this much later it is killed whole."""
+MOST_UNANSWERED = 64
+
+
+class Phase(StrEnum):
+    RECORDING = "recording"
+    UNCONFIRMED = "unconfirmed"
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+_ON_HOST = frozenset({Phase.STARTING, Phase.RUNNING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What does not change while an agent lives."""
+
+    node_id: NodeId
+    slots: Mapping[str, int]
+    """Device id -> attempts at once."""
+    heartbeat_s: float
+    fence_s: float
+    kill_grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Where an attempt's private directory is: below `directory`, by job and attempt."""
+
+    directory: str
+    job_uid: str
+
+
+def stage_of(script: StepScript) -> Stage | None:
+    """None for a step that writes where it likes."""
+    if script.output is None or script.output.directory_parameter not in script.parameters:
+        return None
+    return Stage(
+        directory=script.parameters[script.output.directory_parameter][1],
+        job_uid=script.job_uid,
+    )
+
+
+# --- events -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConnected:
+    """The agent consumes its queues (again)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchReceived:
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The journal holds these attempts."""
+
+    attempt_ids: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReceived:
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswered:
+    answer: HeartbeatAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportsStored:
+    """The farm has stored these attempts' ends."""
+
+    attempt_ids: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelloAsked:
+    """The farm wants a full heartbeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReady:
+    host_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStarted:
+    host_id: int
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFinished:
+    host_id: int
+    finished: Finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDied:
+    """The host's process is gone, and so is every process that it started."""
+
+    host_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainAsked:
+    """Take no more work; hand back what still runs after `grace_s`."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = (
+    BrokerConnected
+    | LaunchReceived
+    | Recorded
+    | StopReceived
+    | HeartbeatAnswered
+    | ReportsStored
+    | HelloAsked
+    | HostReady
+    | HostStarted
+    | HostFinished
+    | HostDied
+    | DrainAsked
+    | Tick
+)
+
+
+# --- instructions -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Write these into the journal, then say `Recorded`."""
+
+    attempts: tuple[tuple[AttemptId, Stage | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartHost:
+    host_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOnHost:
+    host_id: int
+    script: StepScript
+    order: Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelHost:
+    """Ask the host to end its attempt."""
+
+    host_id: int
+    reason: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillHost:
+    """End the host's process and everything it started."""
+
+    host_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetireHost:
+    """Let an idle host go."""
+
+    host_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    item: Started | Finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resend:
+    """The farm seems not to know this attempt's end yet."""
+
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """The farm has these ends: drop the reports, remove the private directories."""
+
+    attempts: tuple[tuple[AttemptId, Stage | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendHeartbeat:
+    sequence: int
+    attempts: tuple[AttemptId, ...]
+    is_full: bool
+    """With capabilities."""
+    is_draining: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeWork:
+    """Consume the launch queue, or stop doing so."""
+
+    is_wanted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Say:
+    """One line for the agent's log."""
+
+    text: str
+
+
+Instruction = (
+    Record
+    | StartHost
+    | RunOnHost
+    | CancelHost
+    | KillHost
+    | RetireHost
+    | Report
+    | Resend
+    | Forget
+    | SendHeartbeat
+    | TakeWork
+    | Say
+)
+
+
+# --- state --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """An attempt that this node has and the farm has not accepted the end of."""
+
+    attempt_id: AttemptId
+    phase: Phase
+    stage: Stage | None = None
+    script: StepScript | None = None
+    """None once ended."""
+    order: Order | None = None
+    renewed_at: float = 0.0
+    """When the last heartbeat that the farm answered with keep was sent; at first, when it was received."""
+    needs_confirming: bool = False
+    host_id: int | None = None
+    tries: int = 0
+    stopping: tuple[Outcome, str] | None = None
+    kill_at: float | None = None
+
+    @property
+    def device_id(self) -> str:
+        return self.order.device_id if self.order is not None else ""
+
+    @property
+    def is_exclusive(self) -> bool:
+        return self.script is not None and self.script.isolation is Isolation.EXCLUSIVE
+
+
+@dataclass(slots=True, kw_only=True)
+class _Host:
+    is_ready: bool = False
+    is_leaving: bool = False
+    attempt_id: AttemptId | None = None
+    job_uid: str = ""
+    """Of its last attempt: its sessions are warm for that job."""
+    started_at: float = 0.0
+    idle_since: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Lifecycle:
+    """All that an agent knows of its attempts and hosts. Owned by one thread."""
+
+    rules: Rules
+    first_sequence: int = 0
+    """Random for each session: an answer to an earlier session's heartbeat must match none of ours."""
+    held: dict[AttemptId, Held] = field(default_factory=dict)
+    is_draining: bool = False
+    refusal: str = ""
+    """Why the farm does not take this node; empty when it does."""
+    _hosts: dict[int, _Host] = field(default_factory=dict)
+    _next_host_id: int = 1
+    _waiting: dict[str, deque[AttemptId]] = field(default_factory=dict)
+    _busy: dict[str, int] = field(default_factory=dict)
+    _forgotten: OrderedDict[AttemptId, None] = field(default_factory=OrderedDict)
+    _sequence: int = 0
+    _sent_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    _next_heartbeat: float = 0.0
+    _has_said_hello: bool = False
+    _backlog_until: float = float("-inf")
+    _last_seen: float | None = None
+    _drain_at: float | None = None
+
+    @property
+    def live(self) -> int:
+        """Attempts that have not ended."""
+        return sum(held.phase is not Phase.ENDED for held in self.held.values())
+
+    @property
+    def is_busy(self) -> bool:
+        """Time matters: look again within a quarter of a second, not only at the next heartbeat."""
+        return self._drain_at is not None or self.live > 0
+
+    @property
+    def next_heartbeat(self) -> float:
+        return self._next_heartbeat
+
+    def hosts(self) -> tuple[int, ...]:
+        return tuple(self._hosts)
+
+    def restore(
+        self, *, ended: Iterable[tuple[AttemptId, Stage | None]], forgotten: Iterable[AttemptId]
+    ) -> None:
+        """Take over what the journal and the spool hold of earlier sessions."""
+        for attempt_id, stage in ended:
+            self.held[attempt_id] = Held(attempt_id=attempt_id, phase=Phase.ENDED, stage=stage)
+        for attempt_id in forgotten:
+            self._remember(attempt_id)
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take the event in; returns what to do, in order."""
+        out: list[Instruction] = []
+        if self._last_seen is not None and now - self._last_seen > self.rules.heartbeat_s * 2:
+            # The machine slept, or this process was stopped: what arrives now may be old.
+            self._backlog_until = now + BACKLOG_S
+        self._last_seen = now
+        match event:
+            case Tick():
+                self._tick(now, out)
+            case LaunchReceived(launch=launch):
+                self._launch(launch, now, out)
+            case Recorded(attempt_ids=attempt_ids):
+                self._recorded(attempt_ids, now, out)
+            case HostReady(host_id=host_id):
+                self._host_ready(host_id, now, out)
+            case HostStarted(host_id=host_id, attempt_id=attempt_id):
+                self._host_started(host_id, attempt_id, out)
+            case HostFinished(host_id=host_id, finished=finished):
+                self._host_finished(host_id, finished, now, out)
+            case HostDied(host_id=host_id, reason=reason):
+                self._host_died(host_id, reason, now, out)
+            case StopReceived(stop=stop):
+                self._stop_received(stop, now, out)
+            case HeartbeatAnswered(answer=answer):
+                self._answered(answer, now, out)
+            case ReportsStored(attempt_ids=attempt_ids):
+                self._stored(attempt_ids, out)
+            case HelloAsked():
+                self._has_said_hello = False
+                self._heartbeat(now, out)
+            case BrokerConnected():
+                self._backlog_until = now + BACKLOG_S
+                self._heartbeat(now, out)
+            case DrainAsked(grace_s=grace_s):
+                self._drain(grace_s, now, out)
+        return out
+
+    # --- attempts come ---
+
+    def _launch(self, launch: Launch, now: float, out: list[Instruction]) -> None:
+        script = launch.script
+        stage = stage_of(script)
+        fresh: list[tuple[AttemptId, Stage | None]] = []
+        needs_confirming = script.isolation is Isolation.EXCLUSIVE and now < self._backlog_until
+        for order in launch.orders:
+            known = self.held.get(order.attempt_id)
+            if known is not None:
+                if known.phase is Phase.ENDED:
+                    out.append(Resend(attempt_id=order.attempt_id))
+                continue
+            if order.attempt_id in self._forgotten:
+                continue
+            held = Held(
+                attempt_id=order.attempt_id,
+                phase=Phase.RECORDING,
+                stage=stage,
+                script=script,
+                order=order,
+                renewed_at=now,
+                needs_confirming=needs_confirming,
+            )
+            self.held[order.attempt_id] = held
+            if self.is_draining or self.refusal:
+                self._end(held, Outcome.NODE_LOST, self._handing_back(), out)
+            elif order.device_id not in self.rules.slots:
+                self._end(
+                    held, Outcome.NODE_FAULT, f"{self.rules.node_id} has no device {order.device_id!r}", out
+                )
+            else:
+                fresh.append((order.attempt_id, stage))
+        if fresh:
+            out.append(Record(attempts=tuple(fresh)))
+
+    def _recorded(self, attempt_ids: Iterable[AttemptId], now: float, out: list[Instruction]) -> None:
+        asks = False
+        for attempt_id in attempt_ids:
+            held = self.held.get(attempt_id)
+            if held is None or held.phase is not Phase.RECORDING:
+                continue  # stopped meanwhile
+            if held.needs_confirming:
+                held.phase = Phase.UNCONFIRMED
+                asks = True
+            else:
+                self._queue(held)
+        if asks:
+            self._heartbeat(now, out)
+        self._fill(now, out)
+
+    def _queue(self, held: Held, *, first: bool = False) -> None:
+        held.phase = Phase.QUEUED
+        line = self._waiting.setdefault(held.device_id, deque())
+        if first:
+            line.appendleft(held.attempt_id)
+        else:
+            line.append(held.attempt_id)
+
+    def _fill(self, now: float, out: list[Instruction]) -> None:
+        """Give free slots to waiting attempts."""
+        for device_id, line in self._waiting.items():
+            while line and self._busy.get(device_id, 0) < self.rules.slots[device_id]:
+                held = self.held.get(line.popleft())
+                if held is None or held.phase is not Phase.QUEUED or held.script is None:
+                    continue  # ended while it waited
+                self._busy[device_id] = self._busy.get(device_id, 0) + 1
+                held.phase = Phase.STARTING
+                host_id = self._idle_host(held.script.job_uid)
+                if host_id is None:
+                    host_id = self._next_host_id
+                    self._next_host_id += 1
+                    self._hosts[host_id] = _Host(started_at=now, idle_since=now)
+                    out.append(StartHost(host_id=host_id))
+                self._give(host_id, held, out)
+
+    def _idle_host(self, job_uid: str) -> int | None:
+        """A host without an attempt; one that is warm for the job if there is any, else the latest used."""
+        idle = [
+            (host.job_uid == job_uid, host.idle_since, host_id)
+            for host_id, host in self._hosts.items()
+            if host.attempt_id is None and not host.is_leaving
+        ]
+        return max(idle)[2] if idle else None
+
+    def _give(self, host_id: int, held: Held, out: list[Instruction]) -> None:
+        host = self._hosts[host_id]
+        host.attempt_id = held.attempt_id
+        held.host_id = host_id
+        if host.is_ready and held.script is not None and held.order is not None:
+            host.job_uid = held.script.job_uid
+            out.append(RunOnHost(host_id=host_id, script=held.script, order=held.order))
+
+    # --- hosts speak ---
+
+    def _host_ready(self, host_id: int, now: float, out: list[Instruction]) -> None:
+        host = self._hosts.get(host_id)
+        if host is None or host.is_ready:
+            return
+        host.is_ready = True
+        held = self.held.get(host.attempt_id) if host.attempt_id is not None else None
+        if held is not None:
+            self._give(host_id, held, out)
+        else:
+            self._fill(now, out)
+
+    def _host_started(self, host_id: int, attempt_id: AttemptId, out: list[Instruction]) -> None:
+        held = self._on_host(host_id, attempt_id)
+        if held is not None and held.phase is Phase.STARTING:
+            held.phase = Phase.RUNNING
+            out.append(Report(item=Started(attempt_id=attempt_id)))
+
+    def _host_finished(self, host_id: int, finished: Finished, now: float, out: list[Instruction]) -> None:
+        held = self._on_host(host_id, finished.attempt_id)
+        if held is None:
+            out.append(Say(text=f"host {host_id} finished {finished.attempt_id}, which it was not given"))
+            return
+        self._leave_host(held, now)
+        self._conclude(held, finished, out)
+        self._fill(now, out)
+
+    def _host_died(self, host_id: int, reason: str, now: float, out: list[Instruction]) -> None:
+        host = self._hosts.pop(host_id, None)
+        if host is None:
+            return
+        held = self.held.get(host.attempt_id) if host.attempt_id is not None else None
+        if held is not None and held.phase in _ON_HOST:
+            had_started = held.phase is Phase.RUNNING
+            self._leave_host(held, now)
+            held.tries += 1
+            if held.stopping is not None:
+                self._end(held, *held.stopping, out)
+            elif had_started:
+                self._end(held, Outcome.NODE_FAULT, f"its session host died: {reason}", out)
+            elif held.tries >= START_TRIES:
+                self._end(held, Outcome.NODE_FAULT, f"no session host could be started: {reason}", out)
+            elif self.is_draining or self.refusal:
+                self._end(held, Outcome.NODE_LOST, self._handing_back(), out)
+            else:
+                self._queue(held, first=True)
+        self._fill(now, out)
+
+    def _on_host(self, host_id: int, attempt_id: AttemptId) -> Held | None:
+        host = self._hosts.get(host_id)
+        if host is None or host.attempt_id != attempt_id:
+            return None
+        held = self.held.get(attempt_id)
+        return held if held is not None and held.phase in _ON_HOST else None
+
+    def _leave_host(self, held: Held, now: float) -> None:
+        host = self._hosts.get(held.host_id) if held.host_id is not None else None
+        if host is not None:
+            host.attempt_id = None
+            host.idle_since = now
+        held.host_id = None
+        self._busy[held.device_id] -= 1
+
+    # --- attempts end ---
+
+    def _stop(
+        self, held: Held, outcome: Outcome, reason: str, grace_s: float, now: float, out: list[Instruction]
+    ) -> None:
+        """End the attempt; a second wish keeps the first reason but may shorten the grace."""
+        if held.phase is Phase.ENDED:
+            return
+        if held.phase not in _ON_HOST:
+            self._end(held, outcome, reason, out)
+            return
+        host_id = held.host_id
+        if host_id is None:
+            return
+        if not self._hosts[host_id].is_ready:
+            # The host has not been given it: nothing to wait for.
+            self._leave_host(held, now)
+            self._end(held, outcome, reason, out)
+            return
+        kill_at = now + grace_s
+        if held.stopping is None:
+            held.stopping = (outcome, reason)
+            held.kill_at = kill_at
+            out.append(CancelHost(host_id=host_id, reason=reason, outcome=outcome))
+        elif held.kill_at is not None:
+            held.kill_at = min(held.kill_at, kill_at)
+
+    def _end(self, held: Held, outcome: Outcome, reason: str, out: list[Instruction]) -> None:
+        self._conclude(
+            held,
+            Finished(
+                attempt_id=held.attempt_id, outcome=outcome, reason=clean(reason, limit=500, one_line=True)
+            ),
+            out,
+        )
+
+    def _conclude(self, held: Held, finished: Finished, out: list[Instruction]) -> None:
+        held.phase = Phase.ENDED
+        held.script = held.order = held.stopping = held.kill_at = None
+        out.append(Report(item=finished))
+
+    def _stop_received(self, stop: Stop, now: float, out: list[Instruction]) -> None:
+        grace_s = self.rules.kill_grace_s + KILL_MARGIN_S
+        for attempt_id in stop.attempt_ids:
+            held = self.held.get(attempt_id)
+            if held is None:
+                # Its launch may still be on the way, in the other queue: it must then start nothing.
+                held = Held(attempt_id=attempt_id, phase=Phase.RECORDING)
+                self.held[attempt_id] = held
+                self._end(held, Outcome.CANCELLED, "not running here", out)
+            elif held.phase is Phase.ENDED:
+                out.append(Resend(attempt_id=attempt_id))
+            else:
+                self._stop(held, Outcome.CANCELLED, stop.reason, grace_s, now, out)
+        self._fill(now, out)
+
+    def _stored(self, attempt_ids: Iterable[AttemptId], out: list[Instruction]) -> None:
+        gone: list[tuple[AttemptId, Stage | None]] = []
+        for attempt_id in attempt_ids:
+            held = self.held.get(attempt_id)
+            if held is None or held.phase is not Phase.ENDED:
+                continue
+            del self.held[attempt_id]
+            self._remember(attempt_id)
+            gone.append((attempt_id, held.stage))
+        if gone:
+            out.append(Forget(attempts=tuple(gone)))
+
+    def _remember(self, attempt_id: AttemptId) -> None:
+        self._forgotten[attempt_id] = None
+        if len(self._forgotten) > REMEMBERED:
+            self._forgotten.popitem(last=False)
+
+    # --- leases ---
+
+    def _heartbeat(self, now: float, out: list[Instruction]) -> None:
+        self._sequence += 1
+        sequence = self.first_sequence + self._sequence
+        self._sent_at[sequence] = now
+        if len(self._sent_at) > MOST_UNANSWERED:
+            self._sent_at.popitem(last=False)
+        self._next_heartbeat = now + self.rules.heartbeat_s
+        out.append(
+            SendHeartbeat(
+                sequence=sequence,
+                attempts=tuple(self.held),
+                is_full=not self._has_said_hello,
+                is_draining=self.is_draining,
+            )
+        )
+        self._has_said_hello = True
+
+    def _answered(self, answer: HeartbeatAnswer, now: float, out: list[Instruction]) -> None:
+        sent_at = self._sent_at.get(answer.sequence)
+        if sent_at is not None:
+            for attempt_id in answer.keep:
+                held = self.held.get(attempt_id)
+                if held is None:
+                    continue
+                held.renewed_at = max(held.renewed_at, sent_at)
+                held.needs_confirming = False
+                if held.phase is Phase.UNCONFIRMED:
+                    self._queue(held)
+            self._take_refusal(answer.refused, out)
+        for attempt_id in answer.stop:
+            held = self.held.get(attempt_id)
+            if held is not None:
+                grace_s = self.rules.kill_grace_s + KILL_MARGIN_S
+                self._stop(
+                    held, Outcome.CANCELLED, "the farm no longer wants this attempt", grace_s, now, out
+                )
+        self._fill(now, out)
+
+    def _take_refusal(self, refusal: str, out: list[Instruction]) -> None:
+        if refusal == self.refusal:
+            return
+        was_refused, self.refusal = bool(self.refusal), refusal
+        if refusal:
+            out.append(Say(text=f"the farm refuses this node: {refusal}"))
+            self._hand_back_waiting(out)
+        else:
+            out.append(Say(text="the farm takes this node again"))
+        if was_refused != bool(refusal) and not self.is_draining:
+            out.append(TakeWork(is_wanted=not refusal))
+
+    def _tick(self, now: float, out: list[Instruction]) -> None:
+        if now >= self._next_heartbeat:
+            self._heartbeat(now, out)
+        is_over = self._drain_at is not None and now >= self._drain_at
+        for held in list(self.held.values()):
+            if held.phase is Phase.ENDED:
+                continue
+            if held.is_exclusive and now - held.renewed_at >= self.rules.fence_s:
+                reason = f"fenced: no answer from the farm for {self.rules.fence_s:.0f} s"
+                self._stop(held, Outcome.NODE_LOST, reason, self.rules.kill_grace_s, now, out)
+            if is_over:
+                self._stop(held, Outcome.NODE_LOST, self._handing_back(), self.rules.kill_grace_s, now, out)
+            if held.kill_at is not None and now >= held.kill_at and held.host_id is not None:
+                held.kill_at = None
+                self._hosts[held.host_id].is_leaving = True
+                out.append(KillHost(host_id=held.host_id))
+        for host_id, host in self._hosts.items():
+            if host.is_leaving:
+                continue
+            if not host.is_ready and now - host.started_at >= HOST_START_S:
+                host.is_leaving = True
+                out.append(KillHost(host_id=host_id))
+            elif host.attempt_id is None and now - host.idle_since >= HOST_IDLE_S:
+                host.is_leaving = True
+                out.append(RetireHost(host_id=host_id))
+        self._fill(now, out)
+
+    # --- drain ---
+
+    def _drain(self, grace_s: float, now: float, out: list[Instruction]) -> None:
+        drain_at = now + grace_s
+        self._drain_at = drain_at if self._drain_at is None else min(drain_at, self._drain_at)
+        if not self.is_draining:
+            self.is_draining = True
+            if not self.refusal:
+                out.append(TakeWork(is_wanted=False))
+            self._hand_back_waiting(out)
+            self._heartbeat(now, out)
+        if grace_s <= 0:
+            self._tick(now, out)
+
+    def _hand_back_waiting(self, out: list[Instruction]) -> None:
+        for held in self.held.values():
+            if held.phase not in _ON_HOST and held.phase is not Phase.ENDED:
+                self._end(held, Outcome.NODE_LOST, self._handing_back(), out)
+
+    def _handing_back(self) -> str:
+        why = "the agent is stopping" if self.is_draining else f"the farm refuses this node: {self.refusal}"
+        return f"handed back by {self.rules.node_id}: {why}"

@@ -1,0 +1,116 @@
+"""The thread that writes journal and spool, so that a slow or full disk never stops the supervisor.
+
+What is to be written is handed over in batches as large as the disk is slow. When the disk fails, work goes
+on and ends are still sent: only the memory across a crash is lost, and that is said in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from farm.model.ids import AttemptId
+from farm.wire.messages import Finished, Started
+from workers.journal import Journal
+from workers.lifecycle import Stage
+from workers.spool import Spool
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnHost:
+    """The attempt was given to this process."""
+
+    attempt_id: AttemptId
+    pid: int
+    started: float | None
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    attempts: tuple[tuple[AttemptId, Stage | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    attempt_ids: tuple[AttemptId, ...]
+
+
+Note = Received | OnHost | Started | Finished | Accepted
+
+
+class Scribe:
+    """Start it after `journal` and `spool` are loaded; they are its own from then on."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        spool: Spool,
+        *,
+        on_recorded: Callable[[tuple[AttemptId, ...]], None],
+        on_reports: Callable[[list[Started | Finished]], None],
+    ) -> None:
+        self._journal = journal
+        self._spool = spool
+        self._on_recorded = on_recorded
+        self._on_reports = on_reports
+        self._notes: queue.SimpleQueue[Note | None] = queue.SimpleQueue()
+        self._is_failing = False
+        self._thread = threading.Thread(target=self._run, name="scribe", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def write(self, note: Note) -> None:
+        """Hand over; from any thread."""
+        self._notes.put(note)
+
+    def stop(self, timeout_s: float) -> None:
+        """Write what was handed over, then end."""
+        self._notes.put(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            batch = [self._notes.get()]
+            while not self._notes.empty():
+                batch.append(self._notes.get())
+            notes = [note for note in batch if note is not None]
+            try:
+                self._write(notes)
+                self._is_failing = False
+            except OSError as error:
+                if not self._is_failing:
+                    _LOG.error("journal and spool cannot be written, work goes on without them: %s", error)
+                self._is_failing = True
+            recorded = tuple(a for note in notes if isinstance(note, Received) for a, _ in note.attempts)
+            if recorded:
+                self._on_recorded(recorded)
+            reports = [note for note in notes if isinstance(note, Started | Finished)]
+            if reports:
+                self._on_reports(reports)
+            if None in batch:
+                self._journal.close()
+                self._spool.close()
+                return
+
+    def _write(self, notes: list[Note]) -> None:
+        received = [attempt for note in notes if isinstance(note, Received) for attempt in note.attempts]
+        ends = [note for note in notes if isinstance(note, Finished)]
+        accepted = [a for note in notes if isinstance(note, Accepted) for a in note.attempt_ids]
+        self._journal.received(received)
+        for note in notes:
+            if isinstance(note, OnHost):
+                self._journal.on_host(
+                    note.attempt_id, pid=note.pid, started=note.started, boot_id=note.boot_id
+                )
+        # The report first: a journal that knows an end whose report is lost would keep it from the farm.
+        self._spool.add(ends)
+        self._journal.ended(end.attempt_id for end in ends)
+        self._spool.accept(accepted)
+        self._journal.accepted(accepted)
