@@ -82,10 +82,11 @@ TASK_MOVES: Final[Mapping[TaskState, frozenset[TaskState]]] = {
     _T.ASSIGNED: frozenset({_T.RUNNING, _T.READY, _T.DONE, _T.FAILED, _T.HELD, _T.CANCELLING, _T.CANCELLED}),
     _T.RUNNING: frozenset({_T.READY, _T.DONE, _T.FAILED, _T.HELD, _T.CANCELLING, _T.CANCELLED}),
     _T.CANCELLING: frozenset({_T.CANCELLED, _T.DONE}),
-    _T.HELD: frozenset({_T.READY, _T.DONE, _T.FAILED, _T.CANCELLED}),
+    _T.HELD: frozenset({_T.RUNNING, _T.READY, _T.DONE, _T.FAILED, _T.CANCELLED}),
     _T.DONE: frozenset({_T.READY}),  # requeued by a person: a new generation
     _T.FAILED: frozenset({_T.READY, _T.DONE, _T.CANCELLED}),
-    _T.CANCELLED: frozenset({_T.READY}),
+    # waiting: the step that failed before it is tried again
+    _T.CANCELLED: frozenset({_T.READY, _T.WAITING}),
 }
 
 _A = AttemptState
@@ -97,7 +98,7 @@ ATTEMPT_MOVES: Final[Mapping[AttemptState, frozenset[AttemptState]]] = {
     _A.CANCELLING: frozenset({_A.CANCELLED, _A.SUCCEEDED, _A.LOST, _A.SUPERSEDED}),
     _A.LOST: frozenset({_A.SUCCEEDED, _A.SUPERSEDED}),  # adopted: published, but the report came late
     _A.FAILED: frozenset({_A.SUCCEEDED}),  # adopted: another attempt found its committed files
-    _A.CANCELLED: frozenset(),
+    _A.CANCELLED: frozenset({_A.SUCCEEDED}),  # adopted likewise
     _A.SUCCEEDED: frozenset(),
     _A.SUPERSEDED: frozenset(),
 }

@@ -165,6 +165,8 @@ class Finished:
     outcome: Outcome
     reason: str = ""
     exit_code: int | None = None
+    is_final: bool = False
+    """Trying again cannot help: the scene has no camera, the output exists already."""
     files: tuple[PublishedFile, ...] = ()
     published_by: AttemptId | None = None
     """Whose files are under the final names: itself, or an earlier attempt whose publication it found

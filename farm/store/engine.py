@@ -1,0 +1,149 @@
+"""Opening the database: SQLite or PostgreSQL, its clock, and the two kinds of transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from farm.errors import Unavailable, UserError
+
+_REMOTE_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "lustre"})
+
+
+class db_now(FunctionElement[float]):  # noqa: N801 - it is written as a SQL function
+    """The database's clock now (not the transaction's start), seconds since the epoch."""
+
+    type = sa.Float()
+    inherit_cache = True
+
+
+@compiles(db_now, "postgresql")
+def _now_postgresql(element: Any, compiler: Any, **kw: Any) -> str:
+    return "extract(epoch from clock_timestamp())"
+
+
+@compiles(db_now, "sqlite")
+def _now_sqlite(element: Any, compiler: Any, **kw: Any) -> str:
+    return "farm_now()"
+
+
+def open_engine(url: str, *, pool_size: int = 10) -> sa.Engine:
+    """An engine for `url`; raises UserError for a URL that cannot be used."""
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError as error:
+        raise UserError(f"database_url cannot be read: {error}") from error
+    if parsed.get_backend_name() == "sqlite":
+        return _open_sqlite(parsed, pool_size)
+    if parsed.get_backend_name() == "postgresql":
+        return sa.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_size=pool_size,
+            pool_pre_ping=True,
+            pool_timeout=10,
+            connect_args={
+                "connect_timeout": 5,
+                # A hung server or a dead peer must not hold a thread: facts of reliability 4.1.
+                "options": "-c statement_timeout=30000 -c lock_timeout=10000"
+                " -c idle_in_transaction_session_timeout=30000",
+                "keepalives_idle": 2,
+                "keepalives_interval": 1,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 5000,
+            },
+        )
+    raise UserError(f"database_url must begin with sqlite: or postgresql:, not {parsed.drivername!r}")
+
+
+def _open_sqlite(url: sa.URL, pool_size: int) -> sa.Engine:
+    if url.database and url.database != ":memory:":
+        folder = Path(url.database).expanduser().resolve().parent
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kind = file_system_of(folder)
+        if kind in _REMOTE_FILE_SYSTEMS:
+            raise UserError(
+                f"{folder} is on {kind}: SQLite is not safe there; use a local disk or PostgreSQL"
+            )
+    engine = sa.create_engine(
+        url,
+        pool_size=pool_size,
+        pool_timeout=30,
+        poolclass=sa.QueuePool,
+        connect_args={"check_same_thread": False, "timeout": 10},
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, record: Any) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves, below
+        connection.create_function("farm_now", 0, time.time)
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute("PRAGMA foreign_keys=ON")
+        cursor.execute("PRAGMA busy_timeout=10000")
+        cursor.close()
+
+    @sa.event.listens_for(engine, "begin")
+    def _on_begin(connection: sa.Connection) -> None:
+        # A deferred transaction that turns to writing fails at once when another wrote meanwhile,
+        # whatever the timeout; so writers say so from the start.
+        reads = connection.get_execution_options().get("farm_reads", False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def file_system_of(folder: Path) -> str:
+    """The type of the file system that holds `folder`, from /proc/mounts; "" when it cannot be told."""
+    try:
+        mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in mounts:
+        fields = line.split()
+        point = fields[1].replace("\\040", " ")
+        inside = str(folder) == point or str(folder).startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
+
+
+@contextlib.contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A transaction that only reads. Raises Unavailable when the database cannot be reached."""
+    with _translated(), engine.connect().execution_options(farm_reads=True) as db, db.begin():
+        yield db
+
+
+@contextlib.contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A transaction that writes; committed at the end, rolled back on any error. Raises Unavailable."""
+    with _translated(), engine.connect() as db, db.begin():
+        yield db
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        raise Unavailable(f"the database cannot be used: {_first_line(error)}") from error
+    except sa.exc.TimeoutError as error:
+        raise Unavailable("the database is busy: no connection came free") from error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise Unavailable(f"the database connection was lost: {_first_line(error)}") from error
+        raise
+
+
+def _first_line(error: DBAPIError) -> str:
+    return str(error.orig).strip().splitlines()[0] if error.orig else str(error)

@@ -1,0 +1,242 @@
+"""The rows. Never seen outside `farm/store`; `rows.py` maps them to the nouns.
+
+Times are seconds since the epoch on the database's clock. JSON columns hold what is only ever read whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, Text, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+_BIG = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts only INTEGER PRIMARY KEY up by itself
+
+
+def _json() -> Any:
+    return Column(JSON, nullable=False)
+
+
+class JobRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "job"
+
+    id: int | None = Field(default=None, primary_key=True)
+    uid: str = Field(unique=True)
+    name: str
+    kind: str
+    state: str = Field(index=True)
+    user: str = Field(default="", index=True)
+    priority: int
+    pool: str | None = None
+    is_paused: bool = False
+    max_retries: int
+    max_failed_tasks: int
+    max_running: int | None = None
+    settings: dict[str, Any] = Field(sa_column=_json())
+    """All of JobSettings; the columns above are what queries look at and what may change."""
+    output_directories: list[str] = Field(sa_column=_json())
+    submitted_at: float
+    changed_at: float = Field(index=True)
+    finished_at: float | None = None
+    reason: str = ""
+
+
+class JobSourceRow(SQLModel, table=True):
+    """What was submitted. Apart from the job, because lists of jobs must not load templates."""
+
+    __tablename__: ClassVar[Any] = "job_source"
+
+    job_id: int = Field(primary_key=True, foreign_key="job.id", ondelete="CASCADE")
+    submission: dict[str, Any] = Field(sa_column=_json())
+    parameters: dict[str, Any] = Field(sa_column=_json())
+    """Name -> [OpenJD type, text], defaults filled in."""
+
+
+class JobDependencyRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "job_dependency"
+
+    job_id: int = Field(primary_key=True, foreign_key="job.id", ondelete="CASCADE")
+    needs_job_id: int = Field(primary_key=True, foreign_key="job.id", ondelete="CASCADE", index=True)
+
+
+class StepRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "step"
+    __table_args__ = (Index("step_ready", "n_ready"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    job_id: int = Field(foreign_key="job.id", index=True, ondelete="CASCADE")
+    position: int
+    name: str
+    depends_on: list[str] = Field(sa_column=_json())
+    demand: dict[str, Any] = Field(sa_column=_json())
+    profile: dict[str, Any] = Field(sa_column=_json())
+    isolation: str
+    output: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
+    frames: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
+    # Tasks by state, kept in the same transaction as the tasks; a test compares them with a count.
+    n_waiting: int = 0
+    n_ready: int = 0
+    n_assigned: int = 0
+    n_running: int = 0
+    n_cancelling: int = 0
+    n_held: int = 0
+    n_done: int = 0
+    n_failed: int = 0
+    n_cancelled: int = 0
+    runtime_count: int = 0
+    runtime_sum_s: float = 0.0
+
+
+class TaskRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "task"
+    # The claim reads (step, state, rank) in this very order: the wrong direction is 600 times slower.
+    __table_args__ = (Index("task_claim", "step_id", "state", "rank"), Index("task_of_job", "job_id", "id"))
+
+    id: int | None = Field(default=None, sa_column=Column(_BIG, primary_key=True, autoincrement=True))
+    job_id: int = Field(foreign_key="job.id", ondelete="CASCADE")
+    step_id: int = Field(foreign_key="step.id", ondelete="CASCADE")
+    idx: int
+    rank: int
+    """Order of dispatch in the step."""
+    state: str
+    attempt_id: str | None = None
+    """The attempt that owns the task, or owned it last."""
+    starts: int = 0
+    failures: int = 0
+    faults: int = 0
+    """Failures that are not the job's own (storage, node, stall): a cap, not a budget."""
+    generation: int = 1
+    not_before: float = 0.0
+    avoid_node: str | None = None
+    """Not there until `not_before` + a minute."""
+    reason: str = ""
+    runtime_s: float | None = None
+
+
+class AttemptRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "attempt"
+    __table_args__ = (
+        Index("attempt_live", "state", "node_id"),
+        Index("attempt_of_task", "task_id"),
+        # G2: at most one accepted attempt for each generation of a task, whatever the code does.
+        Index(
+            "attempt_accepted",
+            "task_id",
+            "generation",
+            unique=True,
+            sqlite_where=Column("state") == "succeeded",
+            postgresql_where=Column("state") == "succeeded",
+        ),
+    )
+
+    id: str = Field(primary_key=True)
+    task_id: int = Field(sa_column=Column(_BIG, nullable=False))
+    job_id: int = Field(foreign_key="job.id", index=True, ondelete="CASCADE")
+    step_id: int
+    generation: int = 1
+    node_id: str
+    device_id: str
+    state: str
+    assigned_at: float
+    started_at: float | None = None
+    finished_at: float | None = None
+    lease_until: float
+    outcome: str | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    progress: float | None = None
+    message: str = ""
+    runtime_s: float | None = None
+    load_s: float | None = None
+    peak_memory_mib: int | None = None
+    cpu_s: float | None = None
+    warnings: list[str] = Field(sa_column=_json())
+    files: list[dict[str, Any]] = Field(sa_column=_json())
+
+
+class NodeRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "node"
+
+    id: str = Field(primary_key=True)
+    state: str
+    reason: str = ""
+    session: str
+    boot_id: str
+    seen_at: float
+    enrolled_at: float
+    is_drained: bool = False
+    """By a person; outlives the agent's restarts."""
+    drained_by: str = ""
+    capabilities: dict[str, Any] = Field(sa_column=_json())
+    loads: list[dict[str, Any]] = Field(sa_column=_json())
+    disk_free_mib: int | None = None
+    agent_version: str = ""
+
+
+class OutboxRow(SQLModel, table=True):
+    """A message owed to a node, written in the transaction that owes it."""
+
+    __tablename__: ClassVar[Any] = "outbox"
+
+    id: int | None = Field(default=None, sa_column=Column(_BIG, primary_key=True, autoincrement=True))
+    node_id: str
+    kind: str
+    """"launch" (payload: attempt ids) or "control" (payload: the message)."""
+    payload: dict[str, Any] = Field(sa_column=_json())
+    created_at: float
+
+
+class LeaderRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "leader"
+
+    name: str = Field(primary_key=True)
+    holder: str
+    epoch: int
+    until: float
+
+
+class EventRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "event"
+
+    id: int | None = Field(default=None, sa_column=Column(_BIG, primary_key=True, autoincrement=True))
+    at: float
+    kind: str
+    text: str = Field(default="", sa_column=Column(Text, nullable=False))
+    actor: str = ""
+    job_id: int | None = Field(default=None, index=True)
+    task_id: int | None = Field(default=None, sa_column=Column(_BIG, nullable=True))
+    attempt_id: str | None = None
+    node_id: str | None = None
+
+
+class LogRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "log"
+
+    attempt_id: str = Field(primary_key=True)
+    sequence: int = Field(primary_key=True)
+    data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    """zlib-compressed UTF-8."""
+
+
+class TokenRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "token"
+    __table_args__ = (UniqueConstraint("name"),)
+
+    digest: str = Field(primary_key=True)
+    """SHA-256 of the token: the database never holds a usable one."""
+    name: str
+    user: str
+    role: str
+    """"admin" or "user"."""
+    created_at: float
+    revoked_at: float | None = None
+
+
+class IdempotencyRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "idempotency"
+
+    key: str = Field(primary_key=True)
+    digest: str
+    """SHA-256 of the request, so that a key used for another request is refused."""
+    job_id: int = Field(foreign_key="job.id", ondelete="CASCADE")
+    created_at: float
