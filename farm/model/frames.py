@@ -25,7 +25,7 @@ MAX_FRAMES: Final = 1_000_000
 MAX_FRAME: Final = 2**31 - 1
 """Frame numbers lie between minus this and this: renderers count in 32 bits."""
 MAX_TEXT: Final = 2_000_000
-"""Characters: about 250,000 scattered frames, and a bound on the time that hostile text can take (about 1 s)."""
+"""Characters: about 250,000 scattered frames; bounds the time that hostile text can take (about 1 s)."""
 
 _EXAMPLES: Final = "write, for example, 1-100, 1-100x2, 10-1 or 1,5,9-12"
 _NUMBER = r"-?\d+"
