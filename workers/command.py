@@ -1,0 +1,249 @@
+"""One command run directly: spawned, listened to, stopped, and its end told. The host's fast path."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import resource
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from typing import Protocol
+
+from farm.model.states import Outcome
+from workers import containment
+from workers.endings import Ending
+from workers.output import Output
+
+GRACE_S = 2.0
+"""Between SIGTERM and SIGKILL."""
+_KILL_LIMIT_S = 10.0
+_DRAIN_S = 0.5
+"""How long the main process's descendants may go on writing after it has ended."""
+_CHUNK = 65536
+_DRAIN_CHUNKS = 64
+_SAMPLE_FIRST_S = 0.25
+_SAMPLE_EVERY_S = 1.0
+_NO_PIDFD_POLL_S = 0.01
+
+
+class Control(Protocol):
+    """The agent's side of a running attempt."""
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when the agent has said something."""
+        ...
+
+    @property
+    def stop(self) -> tuple[Outcome, str] | None:
+        """The agent wants the attempt ended: class and reason."""
+        ...
+
+    def receive(self) -> None:
+        """Read what the agent has said. Ends this process, and all below it, when the agent is gone."""
+        ...
+
+
+class MemorySampler:
+    """The peak of what an attempt's processes hold together, looked at now and then.
+
+    The kernel's own figure (`ru_maxrss`) starts at the host's size, because a process begins as a copy of its
+    parent, and is used only when it is larger than that.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.peak_mib = 0
+        self._next = now + _SAMPLE_FIRST_S
+
+    def tick(self, now: float) -> float:
+        """Look when it is time; the answer is how many seconds until the next look."""
+        if now >= self._next:
+            self.peak_mib = max(self.peak_mib, containment.resident_mib())
+            self._next = now + _SAMPLE_EVERY_S
+        return self._next - now
+
+
+def run_command(
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    directory: str,
+    output: Output,
+    control: Control,
+    timeout_s: float | None,
+) -> Ending:
+    """Run `argv` to its end, or until it is stopped. Its descendants may still live when this returns."""
+    command = os.path.basename(argv[0]) or argv[0]
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # Python's own descriptors are closed on exec anyhow; closing others by name costs a millisecond.
+            close_fds=False,
+            bufsize=0,
+        )
+    except (OSError, ValueError) as error:
+        return Ending(command=command, refusal=_refusal(argv[0], error))
+    assert process.stdout is not None
+    with process.stdout:
+        return _Running(process, process.stdout.fileno(), output, control, timeout_s).to_the_end(command)
+
+
+class _State(Enum):
+    RUNNING = auto()
+    STOPPING = auto()
+    """SIGTERM was sent."""
+    KILLED = auto()
+    """SIGKILL was sent."""
+    ENDED = auto()
+    """Collected; its descendants may still write."""
+
+
+class _Running:
+    """The loop around one process. `_until` is when the state it is in ends by itself."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        pipe: int,
+        output: Output,
+        control: Control,
+        timeout_s: float | None,
+    ) -> None:
+        now = time.monotonic()
+        self._process = process
+        self._pipe = pipe
+        self._output = output
+        self._control = control
+        self._timeout_s = timeout_s
+        self._state = _State.RUNNING
+        self._until = math.inf if timeout_s is None else now + timeout_s
+        self._is_timed_out = False
+        self._is_open = True
+        self._largest_mib = 0
+        self._sampler = MemorySampler(now)
+
+    def to_the_end(self, command: str) -> Ending:
+        poller = select.poll()
+        poller.register(self._control.descriptor, select.POLLIN)
+        poller.register(self._pipe, select.POLLIN)
+        pidfd = _pidfd_open(self._process.pid)
+        if pidfd is not None:
+            poller.register(pidfd, select.POLLIN)
+        try:
+            while (wait_s := self._advance(time.monotonic())) is not None:
+                if pidfd is None:
+                    wait_s = min(wait_s, _NO_PIDFD_POLL_S)
+                timeout_ms = math.ceil(wait_s * 1000)
+                for descriptor, _ in poller.poll(timeout_ms):
+                    if descriptor == self._pipe:
+                        self._read()
+                        if not self._is_open:
+                            poller.unregister(self._pipe)
+                    elif descriptor == pidfd:
+                        self._collect()
+                        poller.unregister(pidfd)
+                    else:
+                        self._control.receive()
+                if pidfd is None:
+                    self._collect()
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+        self._drain()
+        return self._ending(command)
+
+    def _advance(self, now: float) -> float | None:
+        """Do what is due; the answer is how many seconds until something is due again, None: it is over."""
+        is_due = now >= self._until
+        if self._state is _State.RUNNING and (is_due or self._control.stop is not None):
+            self._is_timed_out = self._control.stop is None
+            self._signal(signal.SIGTERM)
+            self._state, self._until = _State.STOPPING, now + GRACE_S
+        elif self._state is _State.STOPPING and is_due:
+            self._signal(signal.SIGKILL)
+            self._state, self._until = _State.KILLED, now + _KILL_LIMIT_S
+        elif (self._state is _State.KILLED and is_due) or (
+            self._state is _State.ENDED and (is_due or not self._is_open)
+        ):
+            return None
+        waits = [self._sampler.tick(now), self._until - now]
+        output_wait = self._output.tick(now)
+        if output_wait is not None:
+            waits.append(output_wait)
+        return max(0.0, min(waits))
+
+    def _signal(self, number: int) -> None:
+        """To the whole group: the main process has not been collected, so the number is still its own."""
+        try:
+            os.killpg(self._process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    def _read(self) -> None:
+        data = os.read(self._pipe, _CHUNK)
+        if data:
+            self._output.feed(data)
+        else:
+            self._is_open = False
+
+    def _collect(self) -> None:
+        if self._state is _State.ENDED:
+            return
+        pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
+        if pid == 0:
+            return
+        self._process.returncode = os.waitstatus_to_exitcode(status)  # nobody waits for it again
+        self._largest_mib = usage.ru_maxrss // 1024
+        was_left_alone = self._state is _State.RUNNING
+        self._state, self._until = _State.ENDED, time.monotonic() + (_DRAIN_S if was_left_alone else 0)
+
+    def _drain(self) -> None:
+        """Take what is in the pipe now. A bound, because a descendant may still write."""
+        os.set_blocking(self._pipe, False)
+        try:
+            for _ in range(_DRAIN_CHUNKS):
+                if not self._is_open:
+                    break
+                self._read()
+        except BlockingIOError:
+            pass
+
+    def _ending(self, command: str) -> Ending:
+        host_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        largest_mib = self._largest_mib if self._largest_mib > host_mib else 0
+        return Ending(
+            command=command,
+            exit_code=self._process.returncode,
+            stop=self._control.stop,
+            timeout_s=self._timeout_s if self._is_timed_out else None,
+            peak_memory_mib=max(self._sampler.peak_mib, largest_mib) or None,
+        )
+
+
+def _pidfd_open(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # a kernel before 5.3, or a sandbox without it
+        return None
+
+
+def _refusal(command: str, error: OSError | ValueError) -> tuple[Outcome, str]:
+    """Why the command could not be started: the node's fault unless no node could start it."""
+    if isinstance(error, ValueError):
+        return Outcome.JOB_ERROR, f"{command!r} cannot be run: {error}"
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return Outcome.NODE_FAULT, f"command not found: {command}"
+    if error.errno == errno.E2BIG:
+        return Outcome.JOB_ERROR, f"{command} cannot be run: its arguments are too long"
+    return Outcome.NODE_FAULT, f"{command} cannot be run: {error.strerror}"

@@ -1,0 +1,181 @@
+"""No renderer outlives its attempt: how a session host is started, and how it ends what is left.
+
+Best: the host is process 1 of a PID namespace, so that its death, or its parent's, ends everything in there,
+`setsid` and double forks included. Where the system allows no namespace, the host is a *subreaper*: orphans
+become its children and it finds them, but when it is itself killed with SIGKILL they live on, and the agent
+ends them by their environment tag (`workers/processes.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import time
+from enum import StrEnum
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PROBE_TIMEOUT_S = 10.0
+_FIRST_WAIT_S = 0.0005
+_LONGEST_WAIT_S = 0.05
+_PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
+
+HOST_MODULE = "workers.session_host"
+
+
+class Containment(StrEnum):
+    """How a host's processes are held together."""
+
+    PID_NAMESPACE = "pid-namespace"
+    USER_NAMESPACE = "user-namespace"
+    """A PID namespace inside a user namespace: needs no privilege."""
+    SUBREAPER = "subreaper"
+
+
+# `setpriv --pdeathsig` ends the outer process with the thread that started it, `--kill-child` ends process 1
+# of the namespace with the outer process. Entering a user namespace raises capabilities and so clears the
+# death signal: it is set again inside. The capabilities are for the mount of /proc, and dropped after it.
+_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+_PREFIXES = {
+    Containment.PID_NAMESPACE: ("setpriv", "--pdeathsig", "KILL", "--", *_NAMESPACE),
+    Containment.USER_NAMESPACE: (
+        *("unshare", "--user", "--map-current-user", "--keep-caps", "--"),
+        *("setpriv", "--pdeathsig", "KILL", "--", *_NAMESPACE),
+        *("setpriv", "--inh-caps=-all", "--ambient-caps=-all", "--"),
+    ),
+    Containment.SUBREAPER: (),
+}
+
+
+@functools.cache
+def probe() -> Containment:
+    """The best containment that works here. Tries each once; the answer is kept for the process's life."""
+    for containment in (Containment.PID_NAMESPACE, Containment.USER_NAMESPACE):
+        prefix = _PREFIXES[containment]
+        if shutil.which("setpriv") is None or shutil.which("unshare") is None:
+            break
+        if containment is Containment.PID_NAMESPACE and os.geteuid() != 0:
+            continue
+        try:
+            # Process 1 of its own /proc, or it is no containment.
+            done = subprocess.run(
+                [*prefix, "sh", "-c", 'test "$$" = 1 && test -d /proc/1 && exec readlink /proc/self'],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PROBE_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if done.returncode == 0 and done.stdout.strip() == b"1":
+            return containment
+    return Containment.SUBREAPER
+
+
+def host_command(python: str, containment: Containment | None = None) -> list[str]:
+    """The argument list that starts a session host, contained as well as this system can (see `probe`).
+
+    Start it from a thread that outlives it: the parent-death signal comes when that *thread* ends.
+    """
+    return [*_PREFIXES[containment or probe()], python, "-m", HOST_MODULE]
+
+
+def become_reaper() -> None:
+    """Called by a host when it starts: make orphans of its renderers its own children."""
+    if os.getpid() != 1:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants() -> list[int]:
+    """Every process that the host answers for, itself excepted."""
+    if os.getpid() == 1:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
+    found = []
+    parents = [os.getpid()]
+    while parents:
+        children = _children(parents.pop())
+        found += children
+        parents += children
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    except OSError:  # gone meanwhile
+        pass
+    return found
+
+
+def resident_mib() -> int:
+    """Memory that the host's descendants hold now, shared pages counted once for each."""
+    pages = 0
+    for pid in descendants():
+        try:
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            continue
+    return pages * _PAGE_KIB // 1024
+
+
+def reap() -> None:
+    """Collect dead orphans. Not while somebody else waits for a child: it would find nothing."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def kill_leftovers(limit_s: float = 10.0) -> str:
+    """End every descendant and wait until none is left. Empty, or one line about what cannot be killed.
+
+    Whoever still waits for a child of this process loses its exit status.
+    """
+    deadline = time.monotonic() + limit_s
+    wait_s = _FIRST_WAIT_S
+    while True:
+        try:
+            # A descendant that is no child of ours has a living ancestor that is: no child, no descendant.
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return ""
+        _kill_all()
+        if time.monotonic() > deadline:
+            return _describe_survivor()
+        time.sleep(wait_s)
+        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+
+def _kill_all() -> None:
+    if os.getpid() == 1:
+        try:
+            os.kill(-1, signal.SIGKILL)  # all of this namespace, but process 1
+        except ProcessLookupError:
+            pass
+        return
+    for pid in descendants():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def _describe_survivor() -> str:
+    for pid in descendants():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:
+            continue
+        name, _, rest = stat.partition("(")[2].rpartition(")")
+        state = rest.split()[0]
+        if state not in "ZX":
+            return f"process {pid} ({name}) cannot be killed (state {state})"
+    return "a process cannot be killed"

@@ -1,0 +1,430 @@
+"""One slot's session host: makes one attempt after the other, and leaves no process of any behind.
+
+Reads `HostRun` and `HostCancel` as JSON lines from its standard input, and writes `HostReady`, `Started`,
+`HostOutput`, `Progress` and `Finished` to its standard output. When the input ends, the agent is gone: the
+host kills everything below it and exits at once. Started by `containment.host_command`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import resource
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from farm.model.attempts import PublishedFile
+from farm.model.ids import AttemptId
+from farm.model.states import Outcome
+from farm.model.work import Isolation
+from farm.wire.messages import (
+    Finished,
+    HostCancel,
+    HostOutput,
+    HostReady,
+    HostRun,
+    Progress,
+    Started,
+    ToHost,
+    UnknownMessage,
+    dump,
+    load,
+)
+from workers import containment, plain, staging
+from workers.command import run_command
+from workers.endings import Ending, judge, one_line
+from workers.output import Output, parser_for
+from workers.processes import TAG
+from workers.verify import Unfit, check_files
+
+_log = logging.getLogger(__name__)
+
+_CHUNK = 1 << 18
+_MOST_LINE_BYTES = 64 * 1024 * 1024
+_UMASK = 0o022
+_ROOT_PREFIX = "ridgeline-host-"
+_CLOCK_SLACK_S = 2.0
+"""File servers round time stamps down, and their clock is not ours."""
+_HEADER_LIMIT = 2000
+_REMEMBERED_STEPS = 16
+_STALE_S = 60.0
+"""A directory as young as this may belong to a host that has not locked it yet."""
+_DIE_LIMIT_S = 5.0
+
+
+class Channel:
+    """Messages to the agent. May be used from any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def send(self, message: Any) -> None:
+        data = memoryview(dump(message) + b"\n")
+        with self._lock:
+            try:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+            except OSError:
+                pass  # the agent is gone: the end of our input says so too, and is acted upon
+
+
+class Inbox:
+    """Messages from the agent, and what they ask of the running attempt."""
+
+    def __init__(self, descriptor: int, when_gone: Callable[[], NoReturn]) -> None:
+        """when_gone: called when the agent is gone."""
+        self.descriptor = descriptor
+        self.stop: tuple[Outcome, str] | None = None
+        self._when_gone = when_gone
+        self._partial = b""
+        self._waiting: deque[HostRun | HostCancel] = deque()
+
+    def receive(self) -> None:
+        """Wait for something and read it. Does not return when the agent is gone."""
+        data = os.read(self.descriptor, _CHUNK)
+        if not data or len(self._partial) > _MOST_LINE_BYTES:
+            self._when_gone()
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            try:
+                message = load(ToHost, line)
+            except UnknownMessage as error:
+                _log.error("%s", error)
+                continue
+            if isinstance(message, HostCancel) and not self._waiting:
+                self.stop = self.stop or (message.outcome, message.reason)
+            else:
+                self._waiting.append(message)
+
+    def next_run(self) -> HostRun:
+        """Wait for the next attempt. A cancel that comes before it was meant for one that has ended."""
+        while True:
+            while not self._waiting:
+                self.receive()
+            message = self._waiting.popleft()
+            if isinstance(message, HostRun):
+                break
+        self.stop = None
+        while self._waiting and isinstance(cancel := self._waiting[0], HostCancel):
+            self._waiting.popleft()
+            self.stop = self.stop or (cancel.outcome, cancel.reason)
+        return message
+
+
+class Attempt:
+    """What one attempt needs and learns, from `HostRun` to `Finished`."""
+
+    def __init__(self, run: HostRun, host: Host) -> None:
+        self._run = run
+        self._script, self._order = run.script, run.order
+        self._host = host
+        self._parameters = dict(self._script.parameters)
+        self._stage: staging.Stage | None = None
+        self._published: tuple[PublishedFile, ...] = ()
+        self._published_by: AttemptId | None = None
+        self._started_at = time.time()
+        self._started = time.monotonic()
+        self._ended: float | None = None
+        self._exit_code: int | None = None
+        self._peak_memory_mib: int | None = None
+        self._warnings: list[str] = []
+        self._output: Output | None = None
+
+    def make(self) -> Finished:
+        """Run it to its end; afterwards none of its processes is left, or the reason says so."""
+        cpu_before = _children_cpu_s()
+        try:
+            outcome, reason = self._to_the_end()
+        except staging.StagingError as error:
+            outcome, reason = error.outcome, str(error)
+        except Unfit as error:
+            outcome, reason = self._unfit(error)
+        except OSError as error:
+            outcome, reason = Outcome.NODE_FAULT, f"the session host failed: {error}"
+        if self._stage is not None and self._published_by != self._order.attempt_id:
+            staging.discard(self._stage)
+        ended = self._ended if self._ended is not None else time.monotonic()
+        readings = self._output.readings if self._output is not None else None
+        warnings = (readings.warnings if readings is not None else []) + self._warnings
+        rendering_since = readings.rendering_since if readings is not None else None
+        return Finished(
+            attempt_id=self._order.attempt_id,
+            outcome=outcome,
+            reason=one_line(reason),
+            exit_code=self._exit_code,
+            files=self._published,
+            published_by=self._published_by,
+            warnings=tuple(map(one_line, warnings)),
+            runtime_s=ended - self._started,
+            load_s=None if rendering_since is None else rendering_since - self._started,
+            peak_memory_mib=self._peak_memory_mib,
+            cpu_s=_children_cpu_s() - cpu_before,
+        )
+
+    def _to_the_end(self) -> tuple[Outcome, str]:
+        stuck = containment.kill_leftovers(limit_s=0)
+        if stuck:
+            return Outcome.NODE_FAULT, stuck
+        if self._host.inbox.stop is not None:
+            return self._host.inbox.stop
+        if self._script.output is not None and self._script.isolation is Isolation.STAGED:
+            adopted = self._open_stage(self._script.output.directory_parameter)
+            if adopted is not None:
+                self._take(adopted)
+                return Outcome.SUCCEEDED, "an earlier attempt had finished it"
+        ending, output = self._run_processes()
+        self._exit_code, self._peak_memory_mib = ending.exit_code, ending.peak_memory_mib
+        outcome, reason = judge(ending, output.readings, output.last_lines())
+        if outcome is Outcome.SUCCEEDED:
+            return self._accept(output)
+        if outcome is Outcome.JOB_ERROR and self._stage is not None and staging.is_full(self._stage.final):
+            return Outcome.STORAGE, f"{reason} (the disk of {self._stage.shown} is full)"
+        return outcome, reason
+
+    def _open_stage(self, parameter: str) -> staging.Publication | None:
+        if parameter not in self._parameters:
+            raise staging.StagingError(Outcome.JOB_ERROR, f"the job has no parameter {parameter!r}")
+        kind, directory = self._parameters[parameter]
+        staging.check_names(self._order.files)
+        self._stage = staging.open_stage(
+            directory,
+            allowed_roots=self._run.allowed_roots,
+            job_uid=self._script.job_uid,
+            task_id=self._order.task_id,
+            generation=self._order.generation,
+            attempt_id=self._order.attempt_id,
+        )
+        may_replace = self._order.replace_existing
+        adopted = staging.adopt(self._stage, may_replace=may_replace)
+        if adopted is None:
+            staging.refuse_overwrite(self._stage, self._order.files, may_replace=may_replace)
+        self._parameters[parameter] = (kind, str(self._stage.directory))
+        return adopted
+
+    def _run_processes(self) -> tuple[Ending, Output]:
+        directory = self._host.make_directory()
+        try:
+            ending, output = self._run_in(directory)
+            self._ended = time.monotonic()
+            stuck = containment.kill_leftovers()
+            if stuck:
+                ending = replace(ending, stop=None, timeout_s=None, refusal=(Outcome.NODE_FAULT, stuck))
+            output.close()
+            if ending.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+                ending = replace(ending, oom_kills=self._host.new_oom_kills())
+            return ending, output
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _run_in(self, directory: str) -> tuple[Ending, Output]:
+        order, script = self._order, self._script
+        added = {**self._run.environment, TAG: order.attempt_id}
+        added.setdefault("TMPDIR", directory)
+        action = self._host.plain_action(script.job_uid, script.template, script.step)
+        argv = (
+            plain.fill(action, self._parameters, order.parameters, directory) if action is not None else None
+        )
+        self._output = output = Output(
+            send_text=lambda text: self._host.channel.send(HostOutput(text=text)),
+            send_progress=lambda fraction, message: self._host.channel.send(
+                Progress(attempt_id=order.attempt_id, fraction=fraction, message=message)
+            ),
+            parser=parser_for(script.kind, order.frames),
+            header="" if argv is None else f"$ {shlex.join(argv)}"[:_HEADER_LIMIT],
+            reads_directives=argv is not None,
+        )
+        if action is not None and argv is not None:
+            limits = [limit for limit in (action.timeout_s, script.timeout_s) if limit is not None]
+            ending = run_command(
+                argv,
+                environment=self._host.environment | added,
+                directory=directory,
+                output=output,
+                control=self._host.inbox,
+                timeout_s=min(limits, default=None),
+            )
+            return ending, output
+        from workers import session  # half a second, and plain steps do without
+
+        ending = session.run_session(
+            script.template,
+            script.step,
+            self._parameters,
+            order.parameters,
+            session_id=order.attempt_id,
+            environment=added,
+            directory=directory,
+            output=output,
+            control=self._host.inbox,
+            timeout_s=script.timeout_s,
+        )
+        return ending, output
+
+    def _accept(self, output: Output) -> tuple[Outcome, str]:
+        """The processes ended well: look at the files, and publish them."""
+        spec, stage, order = self._script.output, self._stage, self._order
+        if spec is None:
+            return Outcome.SUCCEEDED, ""
+        if stage is not None and not stage.directory.is_dir():
+            return Outcome.CANCELLED, "the job has been tidied away"
+        directory = Path(self._parameters[spec.directory_parameter][1])
+        with staging.as_storage(stage.shown if stage is not None else str(directory)):
+            checked = check_files(
+                directory,
+                order.files,
+                is_image=spec.is_image,
+                width=output.readings.width,
+                height=output.readings.height,
+                newer_than=None if stage is not None else self._started_at - _CLOCK_SLACK_S,
+            )
+        if stage is None:
+            self._published = tuple(replace(file, path=str(directory / file.path)) for file in checked)
+            self._published_by = order.attempt_id
+        else:
+            self._take(staging.publish(stage, checked, may_replace=order.replace_existing))
+        return Outcome.SUCCEEDED, ""
+
+    def _take(self, publication: staging.Publication) -> None:
+        self._published, self._published_by = publication.files, publication.by
+        self._warnings += publication.warnings
+
+    def _unfit(self, error: Unfit) -> tuple[Outcome, str]:
+        """A bad file: the class depends on whether something hindered its writing."""
+        readings = self._output.readings if self._output is not None else None
+        if error.is_cut_short and readings is not None and readings.storage_sign:
+            return Outcome.STORAGE, f"{error}: {readings.storage_sign}"
+        if error.is_cut_short and self._stage is not None and staging.is_full(self._stage.final):
+            return Outcome.STORAGE, f"{error}: the disk of {self._stage.shown} is full"
+        return Outcome.JOB_ERROR, str(error)
+
+
+class Host:
+    """The process: what stays between attempts."""
+
+    def __init__(self, inbox: Inbox, channel: Channel, environment: dict[str, str], root: Path) -> None:
+        """environment: for renderers, scrubbed by the agent. root: this process's own directory."""
+        self.inbox = inbox
+        self.channel = channel
+        self.environment = environment
+        self._root = root
+        self._attempts = 0
+        self._actions: dict[tuple[str, str], plain.PlainAction | None] = {}
+        self._oom_kills = _oom_kills()
+
+    def serve(self) -> NoReturn:
+        """Make attempts until the agent is gone."""
+        self.channel.send(HostReady())
+        while True:
+            run = self.inbox.next_run()
+            self.channel.send(Started(attempt_id=run.order.attempt_id))
+            self.channel.send(Attempt(run, self).make())
+
+    def make_directory(self) -> str:
+        """A private working directory for the next attempt."""
+        self._attempts += 1
+        directory = os.path.join(self._root, str(self._attempts))
+        os.mkdir(directory)
+        return directory
+
+    def plain_action(self, job_uid: str, template: dict[str, Any], step: str) -> plain.PlainAction | None:
+        """As `plain.plain_action`; a job's template never changes, so that it is read once."""
+        key = (job_uid, step)
+        if key not in self._actions:
+            if len(self._actions) >= _REMEMBERED_STEPS:
+                self._actions.clear()
+            self._actions[key] = plain.plain_action(template, step)
+        return self._actions[key]
+
+    def new_oom_kills(self) -> int | None:
+        """Kills by the kernel for lack of memory since the last question; None: the system does not say."""
+        before, self._oom_kills = self._oom_kills, _oom_kills()
+        return None if before is None or self._oom_kills is None else self._oom_kills - before
+
+
+def _oom_kills() -> int | None:
+    try:
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return None
+
+
+def _children_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _make_root() -> Path:
+    """This host's own directory, locked while it lives; those of dead hosts are removed."""
+    parent = Path(tempfile.gettempdir())
+    for stale in parent.glob(f"{_ROOT_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if stale.lstat().st_uid == os.geteuid() and time.time() - stale.lstat().st_mtime > _STALE_S:
+                descriptor = _lock(stale)
+                shutil.rmtree(stale, ignore_errors=True)
+                os.close(descriptor)
+    root = Path(tempfile.mkdtemp(prefix=_ROOT_PREFIX))
+    _lock(root)
+    return root
+
+
+def _lock(directory: Path) -> int:
+    """Lock the directory for as long as the descriptor is open; raises OSError when somebody else has."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _private_streams() -> int:
+    """Keep the way to the agent for ourselves: what a library prints goes to standard error."""
+    agent = os.dup(1)
+    os.dup2(2, 1)
+    return agent
+
+
+def _ignore(_signal: int, _frame: FrameType | None) -> None:
+    """A handler, not SIG_IGN: renderers would inherit that."""
+
+
+def main() -> NoReturn:
+    """Entry point of `python -m workers.session_host`."""
+    agent = _private_streams()
+    logging.basicConfig(level=logging.WARNING, format="session host: %(message)s", stream=sys.stderr)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _ignore)
+    os.umask(_UMASK)
+    containment.become_reaper()
+    root = _make_root()
+
+    def die() -> NoReturn:
+        containment.kill_leftovers(limit_s=_DIE_LIMIT_S)
+        shutil.rmtree(root, ignore_errors=True)
+        os._exit(0)
+
+    # The agent has scrubbed it: the one thing of the environment that is read here is all of it.
+    environment = dict(os.environ)  # noqa: TID251
+    Host(Inbox(0, die), Channel(agent), environment, root).serve()
+
+
+if __name__ == "__main__":
+    main()
