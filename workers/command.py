@@ -93,7 +93,8 @@ def run_command(
             bufsize=0,
         )
     except (OSError, ValueError) as error:
-        return Ending(command=command, refusal=_refusal(argv[0], error))
+        refusal = _refusal(argv[0], error)
+        return Ending(command=command, refusal=refusal, is_final=refusal[0] is Outcome.JOB_ERROR)
     assert process.stdout is not None
     with process.stdout:
         return _Running(process, process.stdout.fileno(), output, control, timeout_s).to_the_end(command)

@@ -32,6 +32,7 @@ class Readings:
     message: str = ""
     warnings: list[str] = field(default_factory=list)
     fatal: str = ""
+    is_final: bool = False
     outcome: Outcome | None = None
     width: int | None = None
     height: int | None = None
@@ -55,6 +56,8 @@ class Ending:
     """The agent asked for it: class and reason."""
     refusal: tuple[Outcome, str] | None = None
     """It could not be started, or a part of the session failed: class and reason."""
+    is_final: bool = False
+    """With `refusal`: trying again cannot help."""
     timeout_s: float | None = None
     """It was stopped because it ran longer than this."""
     oom_kills: int | None = None
@@ -62,10 +65,21 @@ class Ending:
     peak_memory_mib: int | None = None
 
 
-def judge(ending: Ending, readings: Readings, last_lines: list[str]) -> tuple[Outcome, str]:
-    """The class and the one-line reason of an attempt's end, before its files are looked at."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    outcome: Outcome
+    reason: str = ""
+    """One line."""
+    is_final: bool = False
+    """Trying again cannot help."""
+
+
+def judge(ending: Ending, readings: Readings, last_lines: list[str]) -> Verdict:
+    """What an attempt's end means, before its files are looked at."""
     outcome, reason = _judge(ending, readings, last_lines)
-    return outcome, one_line(reason)
+    is_own = ending.stop is None and ending.timeout_s is None
+    is_final = is_own and (ending.is_final if ending.refusal is not None else readings.is_final)
+    return Verdict(outcome=outcome, reason=reason, is_final=is_final)
 
 
 def one_line(text: str) -> str:

@@ -178,7 +178,8 @@ class Output:
             warning = one_line(reading.warning)
             if warning not in known.warnings:
                 known.warnings.append(warning)
-        known.fatal = known.fatal or reading.fatal
+        if reading.fatal and not known.fatal:
+            known.fatal, known.is_final = reading.fatal, reading.is_final
         known.outcome = known.outcome or reading.outcome
         known.width = reading.width or known.width
         known.height = reading.height or known.height

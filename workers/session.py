@@ -143,23 +143,20 @@ def run_session(
         )
     except Exception as error:  # noqa: BLE001  the libraries raise IndexError and TypeError for bad templates
         actions.close()
-        return _refused(step_name, f"the template cannot be run: {error}")
+        refusal = (Outcome.JOB_ERROR, f"the template cannot be run: {error}")
+        return Ending(command=step_name, refusal=refusal, is_final=True)
     _listener.output, _listener.not_found = output, ""
     run = _Run(session, actions, created, step, task)
     try:
         return run.to_the_end(timeout_s)
     except (RuntimeError, ValueError) as error:  # what the libraries raise on purpose
-        return _refused(step_name, str(error))
+        return Ending(command=step_name, refusal=(Outcome.JOB_ERROR, str(error)))
     finally:
         # Their clean-up waits for every process, for ever: first there must be none.
         if not containment.kill_leftovers():
             session.cleanup()
         _listener.output = None
         actions.close()
-
-
-def _refused(command: str, reason: str) -> Ending:
-    return Ending(command=command, refusal=(Outcome.JOB_ERROR, reason))
 
 
 class _Actions:

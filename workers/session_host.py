@@ -45,7 +45,7 @@ from farm.wire.messages import (
 )
 from workers import containment, plain, staging
 from workers.command import run_command
-from workers.endings import Ending, judge, one_line
+from workers.endings import Ending, Verdict, judge, one_line
 from workers.output import Output, parser_for
 from workers.processes import TAG
 from workers.verify import Unfit, check_files
@@ -148,13 +148,13 @@ class Attempt:
         """Run it to its end; afterwards none of its processes is left, or the reason says so."""
         cpu_before = _children_cpu_s()
         try:
-            outcome, reason = self._to_the_end()
+            verdict = self._to_the_end()
         except staging.StagingError as error:
-            outcome, reason = error.outcome, str(error)
+            verdict = Verdict(outcome=error.outcome, reason=str(error), is_final=error.is_final)
         except Unfit as error:
-            outcome, reason = self._unfit(error)
+            verdict = self._unfit(error)
         except OSError as error:
-            outcome, reason = Outcome.NODE_FAULT, f"the session host failed: {error}"
+            verdict = Verdict(outcome=Outcome.NODE_FAULT, reason=f"the session host failed: {error}")
         if self._stage is not None and self._published_by != self._order.attempt_id:
             staging.discard(self._stage)
         ended = self._ended if self._ended is not None else time.monotonic()
@@ -163,8 +163,9 @@ class Attempt:
         rendering_since = readings.rendering_since if readings is not None else None
         return Finished(
             attempt_id=self._order.attempt_id,
-            outcome=outcome,
-            reason=one_line(reason),
+            outcome=verdict.outcome,
+            reason=one_line(verdict.reason),
+            is_final=verdict.is_final,
             exit_code=self._exit_code,
             files=self._published,
             published_by=self._published_by,
@@ -175,29 +176,34 @@ class Attempt:
             cpu_s=_children_cpu_s() - cpu_before,
         )
 
-    def _to_the_end(self) -> tuple[Outcome, str]:
+    def _to_the_end(self) -> Verdict:
         stuck = containment.kill_leftovers(limit_s=0)
         if stuck:
-            return Outcome.NODE_FAULT, stuck
+            return Verdict(outcome=Outcome.NODE_FAULT, reason=stuck)
         if self._host.inbox.stop is not None:
-            return self._host.inbox.stop
+            outcome, reason = self._host.inbox.stop
+            return Verdict(outcome=outcome, reason=reason)
         if self._script.output is not None and self._script.isolation is Isolation.STAGED:
             adopted = self._open_stage(self._script.output.directory_parameter)
             if adopted is not None:
                 self._take(adopted)
-                return Outcome.SUCCEEDED, "an earlier attempt had finished it"
+                return Verdict(outcome=Outcome.SUCCEEDED, reason="an earlier attempt had finished it")
         ending, output = self._run_processes()
         self._exit_code, self._peak_memory_mib = ending.exit_code, ending.peak_memory_mib
-        outcome, reason = judge(ending, output.readings, output.last_lines())
-        if outcome is Outcome.SUCCEEDED:
+        verdict = judge(ending, output.readings, output.last_lines())
+        if verdict.outcome is Outcome.SUCCEEDED:
             return self._accept(output)
-        if outcome is Outcome.JOB_ERROR and self._stage is not None and staging.is_full(self._stage.final):
-            return Outcome.STORAGE, f"{reason} (the disk of {self._stage.shown} is full)"
-        return outcome, reason
+        is_own_fault = verdict.outcome is Outcome.JOB_ERROR and not verdict.is_final
+        if is_own_fault and self._stage is not None and staging.is_full(self._stage.final):
+            reason = f"{verdict.reason} (the disk of {self._stage.shown} is full)"
+            return Verdict(outcome=Outcome.STORAGE, reason=reason)
+        return verdict
 
     def _open_stage(self, parameter: str) -> staging.Publication | None:
         if parameter not in self._parameters:
-            raise staging.StagingError(Outcome.JOB_ERROR, f"the job has no parameter {parameter!r}")
+            raise staging.StagingError(
+                Outcome.JOB_ERROR, f"the job has no parameter {parameter!r}", is_final=True
+            )
         kind, directory = self._parameters[parameter]
         staging.check_names(self._order.files)
         self._stage = staging.open_stage(
@@ -274,13 +280,13 @@ class Attempt:
         )
         return ending, output
 
-    def _accept(self, output: Output) -> tuple[Outcome, str]:
+    def _accept(self, output: Output) -> Verdict:
         """The processes ended well: look at the files, and publish them."""
         spec, stage, order = self._script.output, self._stage, self._order
         if spec is None:
-            return Outcome.SUCCEEDED, ""
+            return Verdict(outcome=Outcome.SUCCEEDED)
         if stage is not None and not stage.directory.is_dir():
-            return Outcome.CANCELLED, "the job has been tidied away"
+            return Verdict(outcome=Outcome.CANCELLED, reason="the job has been tidied away")
         directory = Path(self._parameters[spec.directory_parameter][1])
         with staging.as_storage(stage.shown if stage is not None else str(directory)):
             checked = check_files(
@@ -296,20 +302,23 @@ class Attempt:
             self._published_by = order.attempt_id
         else:
             self._take(staging.publish(stage, checked, may_replace=order.replace_existing))
-        return Outcome.SUCCEEDED, ""
+        return Verdict(outcome=Outcome.SUCCEEDED)
 
     def _take(self, publication: staging.Publication) -> None:
         self._published, self._published_by = publication.files, publication.by
         self._warnings += publication.warnings
 
-    def _unfit(self, error: Unfit) -> tuple[Outcome, str]:
+    def _unfit(self, error: Unfit) -> Verdict:
         """A bad file: the class depends on whether something hindered its writing."""
         readings = self._output.readings if self._output is not None else None
-        if error.is_cut_short and readings is not None and readings.storage_sign:
-            return Outcome.STORAGE, f"{error}: {readings.storage_sign}"
-        if error.is_cut_short and self._stage is not None and staging.is_full(self._stage.final):
-            return Outcome.STORAGE, f"{error}: the disk of {self._stage.shown} is full"
-        return Outcome.JOB_ERROR, str(error)
+        hindrance = ""
+        if error.is_cut_short:
+            hindrance = readings.storage_sign if readings is not None else ""
+            if not hindrance and self._stage is not None and staging.is_full(self._stage.final):
+                hindrance = f"the disk of {self._stage.shown} is full"
+        if hindrance:
+            return Verdict(outcome=Outcome.STORAGE, reason=f"{error}: {hindrance}")
+        return Verdict(outcome=Outcome.JOB_ERROR, reason=str(error))
 
 
 class Host:

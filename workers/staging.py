@@ -54,9 +54,11 @@ Fault = Callable[[str], None]
 class StagingError(FarmError):
     """Output cannot be staged or published: the class of the failure, and one line for people."""
 
-    def __init__(self, outcome: Outcome, reason: str) -> None:
+    def __init__(self, outcome: Outcome, reason: str, *, is_final: bool = False) -> None:
+        """is_final: trying again cannot help."""
         super().__init__(reason)
         self.outcome = outcome
+        self.is_final = is_final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,9 @@ def open_stage(
 ) -> Stage:
     """Create the stage, and the output directory when it is missing. Raises StagingError."""
     if not os.path.isabs(directory) or "\0" in directory:
-        raise StagingError(Outcome.JOB_ERROR, f"the output directory {directory!r} is not an absolute path")
+        raise StagingError(
+            Outcome.JOB_ERROR, f"the output directory {directory!r} is not an absolute path", is_final=True
+        )
     for name in (job_uid, attempt_id):
         _require_plain_name(name)
     with as_storage(directory):
@@ -169,6 +173,7 @@ def _refuse_overwrite(stage: Stage, names: Sequence[str]) -> None:
                 Outcome.STORAGE,
                 f"{name} already exists and was not made by this job; "
                 "submit with --overwrite or choose another --output",
+                is_final=True,
             )
 
 

@@ -27,6 +27,8 @@ class Reading:
     """A missing texture or library; kept with the task."""
     fatal: str = ""
     """The attempt has failed whatever the exit status says; one line for people."""
+    is_final: bool = False
+    """With `fatal`: trying again, on another node too, cannot help."""
     outcome: Outcome | None = None
     """The class of the failure, when the line tells it (licence, out of memory, storage)."""
     width: int | None = None
