@@ -1,0 +1,283 @@
+"""Renders the frames of one task, inside Blender 3.4 to 5.0: with the standard library and bpy only.
+
+A template carries this file as text, where double braces would be read as expressions: none may stand here.
+
+Why not `blender -f`: it counts negative frames from the scene's end, clamps frames that are out of range,
+goes on with the wrong scene or format, says nothing of missing textures, and exits 0 when it could not write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+EXIT_REFUSED = 66
+EXIT_BROKEN = 70
+MAX_FRAME = 1048574
+FORMATS = {
+    ".png": ("PNG",),
+    ".exr": ("OPEN_EXR", "OPEN_EXR_MULTILAYER"),
+    ".jpg": ("JPEG",),
+    ".jpeg": ("JPEG",),
+    ".tif": ("TIFF",),
+    ".tiff": ("TIFF",),
+    ".tga": ("TARGA", "TARGA_RAW"),
+    ".webp": ("WEBP",),
+    ".bmp": ("BMP",),
+    ".hdr": ("HDR",),
+}
+"""Extension to the formats that write it; the first is taken when the scene is set to none of them."""
+
+_PIECE = re.compile(r"(-?[0-9]+)(?:-(-?[0-9]+)(?::([0-9]+))?)?\Z")
+
+
+class Refusal(Exception):
+    """The task cannot be rendered as asked; the text says why, in one line."""
+
+
+def frames_of(text: str) -> list[int]:
+    """The frames of an OpenJD range: "1-9:2,20" gives [1, 3, 5, 7, 9, 20]."""
+    frames: list[int] = []
+    for piece in text.split(","):
+        match = _PIECE.match(piece.strip())
+        if match is None:
+            raise Refusal(f"cannot read the frames {text!r}")
+        first, last, step = match.groups()
+        frames += range(int(first), int(first if last is None else last) + 1, int(step or 1))
+    outside = [frame for frame in frames if abs(frame) > MAX_FRAME]
+    if outside:
+        raise Refusal(f"Blender has no frame {outside[0]}: frames go from -{MAX_FRAME} to {MAX_FRAME}")
+    return frames
+
+
+def file_name(pattern: str, frame: int) -> str:
+    """`pattern` with each run of `#` replaced by the frame, padded to its length: -7 in "####" is "-0007"."""
+
+    def digits(match: re.Match[str]) -> str:
+        return ("-" if frame < 0 else "") + str(abs(frame)).zfill(len(match.group()))
+
+    return re.sub("#+", digits, pattern)
+
+
+def say(key: str, text: object) -> None:
+    """Print a line for the farm, whatever the locale and whoever else buffers standard output."""
+    shown = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in str(text))
+    os.write(1, f"ridgeline| {key} {shown[:3000]}\n".encode())
+
+
+def set_still_format(scene: Any, formats: Sequence[str]) -> None:
+    """Make `scene` write one of `formats`. Settings stay as they are when it does already."""
+    settings = scene.render.image_settings
+    if settings.file_format in formats:
+        return
+    if hasattr(settings, "media_type"):  # since 5.0 the list of formats depends on it
+        settings.media_type = "MULTI_LAYER_IMAGE" if "MULTILAYER" in formats[0] else "IMAGE"
+    try:
+        settings.file_format = formats[0]
+    except TypeError as error:
+        raise Refusal(f"this Blender cannot write {formats[0]}") from error
+
+
+def literal_path(path: str) -> str:
+    """`path` for a property in which braces are template expressions since 4.5."""
+    import bpy
+
+    if bpy.app.version < (4, 5, 0):
+        return path
+    return path.replace("{", "{" * 2).replace("}", "}" * 2)
+
+
+def missing_files() -> Iterator[tuple[str, str, str]]:
+    """(kind, name, path) of each file that the scene uses and that is not there; 3.4 is silent about most."""
+    import bpy
+
+    for library in bpy.data.libraries:
+        if not library.packed_file and not os.path.exists(bpy.path.abspath(library.filepath)):
+            yield "library", library.name, bpy.path.abspath(library.filepath)
+    kinds = (
+        ("image", bpy.data.images),
+        ("clip", bpy.data.movieclips),
+        ("volume", bpy.data.volumes),
+        ("cache", bpy.data.cache_files),
+        ("font", bpy.data.fonts),
+    )
+    for kind, items in kinds:
+        for item in items:
+            if kind == "image" and item.source not in ("FILE", "SEQUENCE", "MOVIE", "TILED"):
+                continue
+            if not item.users or not item.filepath or item.filepath == "<builtin>":
+                continue
+            if getattr(item, "packed_file", None):
+                continue
+            path = bpy.path.abspath(item.filepath, library=item.library)
+            tiles = item.tiles if kind == "image" and item.source == "TILED" else ()
+            paths = [path.replace("<UDIM>", str(tile.number)) for tile in tiles] or [path]
+            for one in paths:
+                if not os.path.exists(one):
+                    yield kind, item.name, one
+
+
+def use_device(scene: Any, kind: str) -> None:
+    """Let Cycles render on the CPU, or on all GPUs that this Blender can use."""
+    import bpy
+
+    if scene.render.engine != "CYCLES":
+        return
+    if kind == "CPU":
+        scene.cycles.device = "CPU"
+        return
+    preferences = bpy.context.preferences.addons["cycles"].preferences
+    for backend in ("OPTIX", "CUDA", "HIP", "METAL", "ONEAPI"):
+        try:
+            preferences.compute_device_type = backend
+        except TypeError:
+            continue  # not in this build
+        preferences.get_devices()
+        gpus = [device for device in preferences.devices if device.type == backend]
+        if gpus:
+            for device in preferences.devices:
+                device.use = device.type == backend
+            scene.cycles.device = "GPU"
+            say("device", f"{backend} {', '.join(device.name for device in gpus)}")
+            return
+    raise Refusal("Cycles was asked to render on a GPU, and this Blender finds none")
+
+
+def report_scene(scene: Any) -> None:
+    """Print what people and the farm should know before the first frame."""
+    import bpy
+
+    if tuple(bpy.data.version[:2]) > tuple(bpy.app.version[:2]):
+        saved = ".".join(str(part) for part in bpy.data.version[:2])
+        say("warning", f"the scene was saved by Blender {saved}, this is {bpy.app.version_string}")
+    if bpy.app.autoexec_fail:
+        say(
+            "warning",
+            f"a script of the scene was not run ({bpy.app.autoexec_fail_message}): --trust-scripts lets it",
+        )
+    for kind, name, path in missing_files():
+        say("missing", f"{kind} {name!r}: {path}")
+    render = scene.render
+    if not (render.use_border and render.use_crop_to_border):
+        percent = render.resolution_percentage
+        say("size", f"{render.resolution_x * percent // 100} {render.resolution_y * percent // 100}")
+    layers = 1 if render.use_single_layer else sum(1 for layer in scene.view_layers if layer.use)
+    say("layers", max(layers, 1))
+
+
+def report_progress() -> None:
+    """Since 5.0 Blender prints nothing while it renders, but still tells handlers."""
+    import bpy
+
+    last = {True: 0.0, False: 0.0}  # a first sample right after "Synchronizing" must not be left out
+
+    def on_stats(stats: object, *_others: object) -> None:
+        now = time.monotonic()
+        is_sample = "Sample " in str(stats)
+        if isinstance(stats, str) and now - last[is_sample] > 0.25:
+            last[is_sample] = now
+            say("stats", stats)
+
+    if bpy.app.version >= (5, 0, 0):
+        bpy.app.handlers.render_stats.append(on_stats)
+
+
+def render_frames(scene: Any, frames: Collection[int], directory: str, pattern: str) -> None:
+    """Raises Refusal at the first frame that is not written."""
+    import bpy
+
+    for index, frame in enumerate(frames, start=1):
+        name = file_name(pattern, frame)
+        path = os.path.join(directory, name)
+        say("frame", f"{index} of {len(frames)}: {frame}")
+        started = time.monotonic()
+        scene.frame_set(frame)
+        scene.render.filepath = literal_path(path)
+        try:
+            result = bpy.ops.render.render(write_still=True, scene=scene.name)
+        except RuntimeError as error:
+            text = " ".join(str(error).split()).removeprefix("Error: ")
+            if "no camera" in text:
+                text = f"scene {scene.name!r} has no camera"
+            raise Refusal(f"frame {frame}: {text}") from error
+        if "FINISHED" not in result:
+            raise Refusal(f"frame {frame}: the render was cancelled")
+        if not os.path.isfile(path) or os.path.getsize(path) == 0:
+            raise Refusal(f"frame {frame}: Blender did not write {name} (is the disk full?)")
+        say("saved", f"{index} of {len(frames)}: {name} in {time.monotonic() - started:.2f} s")
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="driver", allow_abbrev=False)
+    parser.add_argument("--frames", required=True)
+    parser.add_argument("--output-dir", required=True)
+    parser.add_argument("--output-pattern", required=True)
+    parser.add_argument("--format", default="AUTO")
+    parser.add_argument("--scene-name", default="")
+    parser.add_argument("--device", choices=("SCENE", "CPU", "GPU"), default="CPU")
+    known, _others = parser.parse_known_args(argv)  # others are for Cycles: --cycles-device
+    return known
+
+
+def run(argv: Sequence[str]) -> None:
+    import bpy
+
+    options = arguments(argv)
+    frames = frames_of(options.frames)
+    if not bpy.data.filepath:
+        raise Refusal("no scene was loaded")
+    scene = bpy.context.scene
+    if options.scene_name:
+        scene = bpy.data.scenes.get(options.scene_name)
+        if scene is None:
+            names = ", ".join(repr(each.name) for each in bpy.data.scenes)
+            raise Refusal(f"the file has no scene {options.scene_name!r}, only {names}")
+    extension = os.path.splitext(options.output_pattern)[1].lower()
+    if extension not in FORMATS:
+        raise Refusal(f"no file format is known for {extension!r}")
+    set_still_format(scene, FORMATS[extension] if options.format == "AUTO" else (options.format,))
+    render = scene.render
+    if render.use_multiview and render.image_settings.views_format == "INDIVIDUAL":
+        raise Refusal(
+            "the scene writes one file for each eye, which the farm cannot check: turn Stereoscopy off"
+        )
+    render.use_file_extension = False  # the pattern holds it
+    render.use_overwrite = True
+    render.use_placeholder = False
+    if options.device != "SCENE":
+        use_device(scene, options.device)
+    say("loaded", f"{bpy.app.version_string} {scene.name}")
+    report_scene(scene)
+    report_progress()
+    render_frames(scene, frames, options.output_dir, options.output_pattern)
+
+
+def main() -> None:
+    """Ends the process at once: with a handler left, Blender 4.2 crashes in its clean-up and 4.5 hangs."""
+    code = 0
+    try:
+        run(sys.argv[sys.argv.index("--") + 1 :])
+    except Refusal as refusal:
+        say("error", refusal)
+        code = EXIT_REFUSED
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the edge: nothing else would print the marker
+        traceback.print_exc()
+        say("error", f"{type(error).__name__}: {error}")
+        code = EXIT_BROKEN
+    import bpy
+
+    shutil.rmtree(bpy.app.tempdir, ignore_errors=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
