@@ -1,0 +1,556 @@
+"""Which node gets which group's tasks, and why others do not.
+
+Refusals first: every reason why a node cannot take a task. Then a score orders the free devices that are
+left. A score is a plain function (`Score`), so that a policy can be swapped for another.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from farm.model.ids import JobId, NodeId, StepId
+from farm.model.machines import Demand, Device, DeviceKind, DeviceLoad, NodeView
+from farm.model.work import Profile
+from farm.text import plural
+
+DISK_SCRATCH: Final = "amount.worker.disk.scratch"
+"""OpenJD's amount of free disk, in GiB."""
+
+Score = Callable[[Profile, Device, DeviceLoad | None], float | None]
+"""Higher is better; compared only between devices for one profile. None: the figures needed are not known."""
+
+
+class RefusalKind(StrEnum):
+    NOT_ACCEPTING = "not-accepting"
+    POOL = "pool"
+    SOFTWARE = "software"
+    ATTRIBUTE = "attribute"
+    AMOUNT = "amount"
+    DISK = "disk"
+    CPUS = "cpus"
+    MEMORY = "memory"
+    DEVICE = "device"
+    VRAM = "vram"
+    CPUS_BUSY = "cpus-busy"
+    MEMORY_BUSY = "memory-busy"
+    VRAM_BUSY = "vram-busy"
+    SLOTS_BUSY = "slots-busy"
+
+
+_MOMENTARY: Final = frozenset(
+    {
+        RefusalKind.NOT_ACCEPTING,
+        RefusalKind.DISK,
+        RefusalKind.CPUS_BUSY,
+        RefusalKind.MEMORY_BUSY,
+        RefusalKind.VRAM_BUSY,
+        RefusalKind.SLOTS_BUSY,
+    }
+)
+_BUSY: Final = _MOMENTARY - {RefusalKind.NOT_ACCEPTING, RefusalKind.DISK}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """One reason why a node cannot take a task."""
+
+    kind: RefusalKind
+    text: str
+    """One line: "VRAM 24,000 MiB < 31,000 MiB needed"."""
+
+    @property
+    def is_momentary(self) -> bool:
+        """It may pass without anybody changing the node or the job."""
+        return self.kind in _MOMENTARY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The tasks of one step that demand the same: what is matched, whatever their number."""
+
+    step_id: StepId
+    job_id: JobId
+    demand: Demand = Demand()
+    profile: Profile = Profile()
+    ready: int = 0
+    """Tasks that could start now."""
+    running: int = 0
+    """Live attempts of this group."""
+    max_running: int | None = None
+    """Of the whole job."""
+    job_running: int = 0
+    """Live attempts of the whole job."""
+    priority: int = 50
+    submitted_at: float = 0.0
+    avoid: frozenset[NodeId] = frozenset()
+    """Nodes where this group's tasks have failed for the node's own reasons."""
+    holds: tuple[str, ...] = ()
+    """Why its tasks are not ready, for people: "waits for job 12", "paused by anna". Only `why` reads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """`count` tasks of a group for one device of one node."""
+
+    step_id: StepId
+    job_id: JobId
+    node_id: NodeId
+    device_id: str
+    """For a demand of several GPUs their ids, joined by commas (as CUDA_VISIBLE_DEVICES takes them)."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One reason why a group's tasks wait, over all nodes that it holds for."""
+
+    text: str
+    """One line: "3 nodes: VRAM 24,000 MiB < 31,000 MiB needed"."""
+    node_ids: tuple[NodeId, ...] = ()
+    is_momentary: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many nodes."""
+        return len(self.node_ids)
+
+
+# --- scores -------------------------------------------------------------------------------------------------
+
+
+def fitness(profile: Profile, device: Device, load: DeviceLoad | None) -> float | None:
+    """The articles' published formula, the plain baseline.
+
+    A compute-heavy profile scores FLOPS x (1 - utilisation), in TFLOP/s; a bandwidth-heavy one memory
+    bandwidth x (1 - memory occupancy) - transfer cost, in GB/s. A use that the device cannot report costs
+    nothing (`unknowns` tells), a missing FLOPS or bandwidth figure gives None.
+    """
+    if profile.compute_share >= profile.bandwidth_share:
+        if device.fp32_tflops is None:
+            return None
+        return device.fp32_tflops * (1 - _share(load.utilisation if load else None))
+    if device.memory_bandwidth_gbps is None:
+        return None
+    free = 1 - _share(load.memory_occupancy if load else None)
+    return device.memory_bandwidth_gbps * free - _transfer_cost_gbps(device)
+
+
+def fifo(profile: Profile, device: Device, load: DeviceLoad | None) -> float | None:
+    """No preference: the oldest task to any free device."""
+    return 0.0
+
+
+def unknowns(profile: Profile, device: Device, load: DeviceLoad | None) -> tuple[str, ...]:
+    """Which figures `fitness` had to do without for this device, for people."""
+    if profile.compute_share >= profile.bandwidth_share:
+        pairs = (("FLOPS", device.fp32_tflops), ("utilisation", load.utilisation if load else None))
+    else:
+        pairs = (
+            ("memory bandwidth", device.memory_bandwidth_gbps),
+            ("memory occupancy", load.memory_occupancy if load else None),
+        )
+    return tuple(name for name, figure in pairs if figure is None)
+
+
+def _share(figure: float | None) -> float:
+    return 0.0 if figure is None else min(max(figure, 0.0), 1.0)
+
+
+def _transfer_cost_gbps(device: Device) -> float:
+    """The articles give no figure. 2 % of the bandwidth for a device with memory of its own (the scene has
+    to be copied there), as in the simulation that the design rests on; nothing for the CPU."""
+    if device.kind is DeviceKind.CPU or device.memory_bandwidth_gbps is None:
+        return 0.0
+    return 0.02 * device.memory_bandwidth_gbps
+
+
+# --- refusals -----------------------------------------------------------------------------------------------
+
+
+def refusals(demand: Demand, node: NodeView) -> Iterator[Refusal]:
+    """Every reason why the node cannot take one task of this demand now, permanent ones first."""
+    yield from _standing(demand, node)
+    yield from _passing(demand, node, _Room.of(node))
+
+
+def fits(demand: Demand, node: NodeView) -> bool:
+    """Whether the node can take one task of this demand now."""
+    return next(refusals(demand, node), None) is None
+
+
+def eligible_devices(demand: Demand, node: NodeView) -> tuple[Device, ...]:
+    """The node's devices that can ever serve the demand, used or not.
+
+    GPU work needs GPUs with enough VRAM (work for several GPUs cannot use MIG instances: a process sees only
+    one). Other work runs on the CPU, and takes a GPU's slot only on a node that offers none for the CPU.
+    """
+    devices = node.capabilities.devices
+    if demand.gpus > 0:
+        kinds = (DeviceKind.GPU, DeviceKind.MIG) if demand.gpus == 1 else (DeviceKind.GPU,)
+        able = tuple(d for d in devices if d.kind in kinds and (d.vram_mib or 0) >= demand.vram_mib)
+        return able if len(able) >= demand.gpus else ()
+    of_cpu = tuple(d for d in devices if d.kind is DeviceKind.CPU and d.slots > 0)
+    return of_cpu or devices
+
+
+def _standing(demand: Demand, node: NodeView) -> Iterator[Refusal]:
+    """Reasons that stay until somebody changes the node or the job."""
+    has = node.capabilities
+    if demand.pool is not None and demand.pool not in has.pools:
+        yield Refusal(kind=RefusalKind.POOL, text=f"not in pool '{demand.pool}'")
+    for name in demand.software:
+        if name not in has.software:
+            yield Refusal(kind=RefusalKind.SOFTWARE, text=f"has no {name}")
+    if demand.any_of or demand.all_of:
+        yield from _attribute_refusals(demand, node)
+    for name, least in demand.amounts:
+        if name == DISK_SCRATCH:
+            continue
+        amount = has.amounts.get(name)
+        if amount is None:
+            if least > 0:
+                yield Refusal(kind=RefusalKind.AMOUNT, text=f"has no {name}")
+        elif amount < least:
+            yield Refusal(kind=RefusalKind.AMOUNT, text=f"{name} {amount:g} < {least:g} needed")
+    if has.cpus < demand.cpus:
+        yield Refusal(kind=RefusalKind.CPUS, text=f"CPUs {has.cpus:,} < {demand.cpus:g} needed")
+    if has.memory_mib < demand.memory_mib:
+        yield Refusal(kind=RefusalKind.MEMORY, text=_less("memory", has.memory_mib, demand.memory_mib))
+    yield from _device_refusals(demand, node)
+
+
+def _attribute_refusals(demand: Demand, node: NodeView) -> Iterator[Refusal]:
+    has = node.capabilities
+
+    def values(name: str) -> frozenset[str]:
+        if name == "attr.worker.os.family":
+            return frozenset({has.os_family.lower()})
+        if name == "attr.worker.cpu.arch":
+            return frozenset({has.cpu_arch.lower()})
+        return frozenset(value.lower() for value in has.attributes.get(name, ()))
+
+    for name, wanted in demand.any_of:
+        if not values(name).intersection(wanted):
+            what = " or ".join(wanted)
+            yield Refusal(kind=RefusalKind.ATTRIBUTE, text=f"{name} is {_listed(values(name))}, not {what}")
+    for name, wanted in demand.all_of:
+        missing = [value for value in wanted if value not in values(name)]
+        if missing:
+            what = " and ".join(missing)
+            yield Refusal(kind=RefusalKind.ATTRIBUTE, text=f"{name} is {_listed(values(name))}, not {what}")
+
+
+def _listed(values: frozenset[str]) -> str:
+    return ", ".join(sorted(values)) or "not set"
+
+
+def _device_refusals(demand: Demand, node: NodeView) -> Iterator[Refusal]:
+    devices = node.capabilities.devices
+    if demand.gpus <= 0:
+        if not any(device.slots > 0 for device in devices):
+            yield Refusal(kind=RefusalKind.DEVICE, text="offers no slot")
+        return
+    kinds = (DeviceKind.GPU, DeviceKind.MIG) if demand.gpus == 1 else (DeviceKind.GPU,)
+    gpus = [device for device in devices if device.kind in kinds]
+    if len(gpus) < demand.gpus:
+        told = f"GPUs {len(gpus)} < {demand.gpus} needed" if gpus else "has no GPU"
+        yield Refusal(kind=RefusalKind.DEVICE, text=told)
+        return
+    if not eligible_devices(demand, node):
+        # The size that decides: that of the last of the GPUs needed, the largest first.
+        sizes = sorted((device.vram_mib for device in gpus if device.vram_mib is not None), reverse=True)
+        if len(sizes) < demand.gpus:
+            told = f"VRAM is not known, {demand.vram_mib:,} MiB needed"
+        else:
+            told = _less("VRAM", sizes[demand.gpus - 1], demand.vram_mib)
+        yield Refusal(kind=RefusalKind.VRAM, text=told)
+    elif sum(device.slots > 0 for device in eligible_devices(demand, node)) < demand.gpus:
+        yield Refusal(kind=RefusalKind.DEVICE, text="offers no slot on its GPUs")
+
+
+def _less(what: str, has_mib: float, needed_mib: float) -> str:
+    return f"{what} {has_mib:,.0f} MiB < {needed_mib:,.0f} MiB needed"
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is free on a node. `plan` counts it down as it gives slots out."""
+
+    node: NodeView
+    cpus: float
+    memory_mib: int
+    slots: dict[str, int]
+    vram_mib: dict[str, int]
+    """By device, as `slots`; 0 when the device's VRAM is not known."""
+    free_slots: int = 0
+    free_gpu_slots: int = 0
+    gpu_ids: frozenset[str] = frozenset()
+    most_vram_mib: int = 0
+    """The most that any of its devices had free when the round began."""
+
+    @classmethod
+    def of(cls, node: NodeView) -> _Room:
+        has = node.capabilities
+        room = cls(
+            node=node,
+            cpus=has.cpus - sum(use.cpus for use in node.uses),
+            memory_mib=has.memory_mib - sum(use.memory_mib for use in node.uses),
+            slots={device.id: device.slots for device in has.devices},
+            vram_mib={device.id: device.vram_mib or 0 for device in has.devices},
+        )
+        for use in node.uses:
+            for device_id in use.device_id.split(","):
+                if device_id in room.slots:  # else: a device that has gone since
+                    room.slots[device_id] -= 1
+                    room.vram_mib[device_id] -= use.vram_mib
+        gpus = [device.id for device in has.devices if device.kind is not DeviceKind.CPU]
+        room.gpu_ids = frozenset(gpus)
+        room.free_slots = sum(max(free, 0) for free in room.slots.values())
+        room.free_gpu_slots = sum(max(room.slots[device_id], 0) for device_id in gpus)
+        room.most_vram_mib = max(room.vram_mib.values(), default=0)
+        return room
+
+    def may_take(self, demand: Demand) -> bool:
+        """False only when one task cannot start here now. Cheap: it spares most of a round's full checks."""
+        if self.cpus < demand.cpus or self.memory_mib < demand.memory_mib:
+            return False
+        if demand.gpus > 0 and (self.free_gpu_slots < demand.gpus or self.most_vram_mib < demand.vram_mib):
+            return False
+        has = self.node.capabilities
+        if demand.pool is not None and demand.pool not in has.pools:
+            return False
+        return all(name in has.software for name in demand.software)
+
+    def take(self, demand: Demand, devices: Sequence[Device]) -> None:
+        self.cpus -= demand.cpus
+        self.memory_mib -= demand.memory_mib
+        for device in devices:
+            self.slots[device.id] -= 1
+            self.vram_mib[device.id] -= demand.vram_mib
+            self.free_slots -= 1
+            self.free_gpu_slots -= device.id in self.gpu_ids
+
+    def holds(self, demand: Demand) -> bool:
+        """Whether CPUs and memory are left; devices apart."""
+        return self.cpus >= demand.cpus and self.memory_mib >= demand.memory_mib
+
+    def is_free(self, demand: Demand, device: Device) -> bool:
+        if self.slots[device.id] < 1:
+            return False
+        return demand.gpus == 0 or self.vram_mib[device.id] >= demand.vram_mib
+
+
+def _passing(demand: Demand, node: NodeView, room: _Room) -> Iterator[Refusal]:
+    """Reasons that may pass. Those that a standing refusal already gives are left out."""
+    has = node.capabilities
+    if not node.accepts_work:
+        yield Refusal(kind=RefusalKind.NOT_ACCEPTING, text=node.refusal or "takes no work")
+    scratch_gib = _scratch_gib(demand)
+    if scratch_gib > 0:
+        free_gib = 0.0 if node.disk_free_mib is None else node.disk_free_mib / 1024
+        if free_gib < scratch_gib:
+            told = "is not known" if node.disk_free_mib is None else f"{free_gib:,.0f} GiB"
+            yield Refusal(kind=RefusalKind.DISK, text=f"free disk {told} < {scratch_gib:,.0f} GiB needed")
+    if room.cpus < demand.cpus <= has.cpus:
+        told = f"{max(room.cpus, 0):g} of {has.cpus} CPUs free < {demand.cpus:g} needed"
+        yield Refusal(kind=RefusalKind.CPUS_BUSY, text=told)
+    if room.memory_mib < demand.memory_mib <= has.memory_mib:
+        told = _less("free memory", max(room.memory_mib, 0), demand.memory_mib)
+        yield Refusal(kind=RefusalKind.MEMORY_BUSY, text=told)
+    able = [device for device in eligible_devices(demand, node) if device.slots > 0]
+    needed = max(demand.gpus, 1)
+    if len(able) < needed:
+        return  # refused for good
+    open_ = [device for device in able if room.slots[device.id] > 0]
+    if len(open_) < needed:
+        slots = sum(device.slots for device in able)
+        told = f"all {slots} slots busy" if slots > 1 else "its slot is busy"
+        yield Refusal(kind=RefusalKind.SLOTS_BUSY, text=told)
+    elif sum(room.is_free(demand, device) for device in open_) < needed:
+        most = sorted((room.vram_mib[device.id] for device in open_), reverse=True)[needed - 1]
+        yield Refusal(kind=RefusalKind.VRAM_BUSY, text=_less("free VRAM", max(most, 0), demand.vram_mib))
+
+
+# --- plan ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Place:
+    """A device of a node (or several, for a demand of several GPUs: then the best ones, chosen when
+    taken)."""
+
+    score: float
+    is_guess: bool
+    room: _Room
+    devices: tuple[Device, ...]
+    """One; or all eligible ones, the best first."""
+
+    def free_devices(self, demand: Demand) -> tuple[Device, ...]:
+        """What one task would take now; empty when there is no room."""
+        if not self.room.holds(demand):
+            return ()
+        if len(self.devices) == 1:
+            return self.devices if self.room.is_free(demand, self.devices[0]) else ()
+        needed = max(demand.gpus, 1)
+        free = [device for device in self.devices if self.room.is_free(demand, device)]
+        return tuple(free[:needed]) if len(free) >= needed else ()
+
+    def key(self) -> tuple[float, bool, float, NodeId, str]:
+        """Best first: score; a known one before a guessed one; the emptier device; then by name."""
+        total = sum(device.slots for device in self.devices)
+        free = sum(self.room.slots[device.id] for device in self.devices)
+        return -self.score, self.is_guess, 1 - free / total, self.room.node.id, self.devices[0].id
+
+
+def plan(
+    groups: Sequence[Group], nodes: Sequence[NodeView], *, score: Score, limit: int
+) -> tuple[Assignment, ...]:
+    """Which tasks start where now: at most `limit` of them. Deterministic.
+
+    Groups are served whole, by priority, then age, then step id; each gets its best-scoring free slots. No
+    node's slots, CPUs, memory or VRAM and no job's `max_running` are exceeded.
+    """
+    rooms = [_Room.of(node) for node in nodes if node.accepts_work]
+    rooms = [room for room in rooms if room.free_slots > 0]
+    places: dict[tuple[Demand, Profile], list[_Place]] = {}
+    full: set[Demand] = set()  # nothing left that fits: room only shrinks, so this holds to the end
+    given: dict[JobId, int] = defaultdict(int)
+    plans: list[Assignment] = []
+    left = limit
+    for group in sorted(groups, key=lambda g: (-g.priority, g.submitted_at, g.step_id)):
+        if left <= 0 or not rooms:
+            break
+        wanted = min(group.ready, left)
+        if group.max_running is not None:
+            wanted = min(wanted, group.max_running - group.job_running - given[group.job_id])
+        if wanted <= 0 or group.demand in full:
+            continue
+        # CPUs and memory are counted down per task anyway: groups that differ in nothing else share their
+        # places.
+        base = replace(group.demand, cpus=0, memory_mib=0)
+        key = (base, group.profile)
+        if key not in places:
+            places[key] = _places(base, group.profile, rooms, score)
+        taken, is_full = _fill(group, places[key], wanted)
+        if is_full:
+            full.add(group.demand)
+        if not taken:
+            continue
+        for (node_id, device_id), count in taken.items():
+            plans.append(
+                Assignment(
+                    step_id=group.step_id,
+                    job_id=group.job_id,
+                    node_id=node_id,
+                    device_id=device_id,
+                    count=count,
+                )
+            )
+            given[group.job_id] += count
+            left -= count
+        rooms = [room for room in rooms if room.free_slots > 0]
+    return tuple(plans)
+
+
+def _places(demand: Demand, profile: Profile, rooms: Sequence[_Room], score: Score) -> list[_Place]:
+    """Where tasks of this demand and profile can start now (what has no room now gets none in this round)."""
+    found: list[tuple[float | None, _Room, tuple[Device, ...]]] = []
+    scratch_mib = 1024 * _scratch_gib(demand)
+    for room in rooms:
+        node = room.node
+        if not room.may_take(demand):
+            continue
+        if next(_standing(demand, node), None) is not None or scratch_mib > (node.disk_free_mib or 0):
+            continue
+        loads = {load.device_id: load for load in node.loads}
+        scored = [
+            (score(profile, device, loads.get(device.id)), device)
+            for device in eligible_devices(demand, node)
+            if device.slots > 0
+        ]
+        if demand.gpus > 1:
+            # The slowest of several GPUs is waited for: the place is worth what the last one chosen is.
+            scored.sort(key=lambda pair: (pair[0] is None, -(pair[0] or 0.0), pair[1].id))
+            found.append((scored[demand.gpus - 1][0], room, tuple(device for _, device in scored)))
+        else:
+            found.extend((value, room, (device,)) for value, device in scored)
+    known = [value for value, _, _ in found if value is not None]
+    mean = sum(known) / len(known) if known else 0.0
+    return [
+        _Place(score=mean if value is None else value, is_guess=value is None, room=room, devices=devices)
+        for value, room, devices in found
+    ]
+
+
+def _scratch_gib(demand: Demand) -> float:
+    return dict(demand.amounts).get(DISK_SCRATCH, 0.0) if demand.amounts else 0.0
+
+
+def _fill(group: Group, places: Sequence[_Place], wanted: int) -> tuple[dict[tuple[NodeId, str], int], bool]:
+    """Take up to `wanted` slots, best first: (tasks by node and device, whether no room for the demand is
+    left)."""
+    demand = group.demand
+    heap = [
+        (place.key(), at)
+        for at, place in enumerate(places)
+        if place.room.node.id not in group.avoid and place.free_devices(demand)
+    ]
+    if not heap:
+        return {}, not group.avoid
+    heapq.heapify(heap)
+    taken: dict[tuple[NodeId, str], int] = {}
+    while heap and wanted > 0:
+        _, at = heapq.heappop(heap)
+        place = places[at]
+        devices = place.free_devices(demand)
+        if not devices:
+            continue  # another device of the node took the last CPUs or memory
+        place.room.take(demand, devices)
+        slot = (place.room.node.id, ",".join(device.id for device in devices))
+        taken[slot] = taken.get(slot, 0) + 1
+        wanted -= 1
+        if place.free_devices(demand):
+            heapq.heappush(heap, (place.key(), at))
+    return taken, False
+
+
+# --- why ----------------------------------------------------------------------------------------------------
+
+
+def why(group: Group, nodes: Sequence[NodeView]) -> tuple[Cause, ...]:
+    """Why the group's tasks wait: one cause a line, those of most nodes first. Empty when none waits.
+
+    A node that refuses for good, or takes no work at all, is told only by that: the rest would not help.
+    """
+    causes = [Cause(text=text, is_momentary=True) for text in group.holds]
+    if group.ready <= 0:
+        return tuple(causes)
+    if group.max_running is not None and group.job_running >= group.max_running:
+        causes.append(Cause(text=f"max running {group.max_running} reached", is_momentary=True))
+    if not nodes:
+        return (*causes, Cause(text="no node has enrolled yet", is_momentary=True))
+    by_reason: dict[tuple[bool, bool, str], list[NodeId]] = defaultdict(list)
+    for node in nodes:
+        if node.id in group.avoid:
+            by_reason[False, False, "avoided, tasks of this step failed there"].append(node.id)
+            continue
+        found = tuple(refusals(group.demand, node))
+        decisive = [refusal for refusal in found if not refusal.is_momentary]
+        decisive = decisive or [refusal for refusal in found if refusal.kind is RefusalKind.NOT_ACCEPTING]
+        for refusal in decisive or found:
+            is_busy = refusal.kind in _BUSY
+            by_reason[refusal.is_momentary, is_busy, refusal.text].append(node.id)
+        if not found:
+            by_reason[True, False, "fits and has room: starts with the next match"].append(node.id)
+    told = []
+    for (is_momentary, is_busy, text), ids in by_reason.items():
+        who = str(ids[0]) if len(ids) == 1 else plural(len(ids), "node")
+        line = f"{who}: fits, but {text}" if is_busy else f"{who}: {text}"
+        told.append(Cause(text=line, node_ids=tuple(ids), is_momentary=is_momentary))
+    told.sort(key=lambda cause: (-cause.count, cause.text))
+    return (*causes, *told)
