@@ -229,7 +229,6 @@ class TokenRow(SQLModel, table=True):
     role: str
     """"admin" or "user"."""
     created_at: float
-    revoked_at: float | None = None
 
 
 class IdempotencyRow(SQLModel, table=True):

@@ -1,0 +1,536 @@
+"""The leader's writes: tasks are claimed, leased, reported, and their leases run out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from farm.flow.match import Group
+from farm.flow.report import AttemptFacts, Settlement, TaskFacts, expire, settle
+from farm.model.events import EventKind
+from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
+from farm.model.machines import Demand, Use
+from farm.model.states import AttemptState, JobState, Outcome, TaskState, check_attempt_move
+from farm.model.work import Isolation, Profile
+from farm.store import events, jobs, moves, outbox, rows
+from farm.store.engine import db_now
+from farm.store.tables import AttemptRow, JobRow, StepRow, TaskRow
+from farm.wire.messages import Finished, Progress, Stop
+
+_JOB = JobRow.__table__  # type: ignore[attr-defined]
+_STEP = StepRow.__table__  # type: ignore[attr-defined]
+_TASK = TaskRow.__table__  # type: ignore[attr-defined]
+_ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
+
+_LIVE = ("assigned", "running", "cancelling")
+_AVOID_S = 60.0
+
+
+# --- what there is to do ------------------------------------------------------------------------------
+
+
+def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
+    """The steps with ready tasks of active jobs, as matching sees them (with `job_id`: of that job only)."""
+    running = (
+        sa.select(
+            _STEP.c.job_id,
+            sa.func.sum(_STEP.c.n_assigned + _STEP.c.n_running + _STEP.c.n_cancelling).label("job_running"),
+        )
+        .group_by(_STEP.c.job_id)
+        .subquery()
+    )
+    query = (
+        sa.select(_STEP, _JOB.c.priority, _JOB.c.submitted_at, _JOB.c.max_running, running.c.job_running)
+        .join(_JOB, _JOB.c.id == _STEP.c.job_id)
+        .join(running, running.c.job_id == _STEP.c.job_id)
+        .where(_STEP.c.n_ready > 0, _JOB.c.state == str(JobState.ACTIVE))
+    )
+    if job_id is not None:
+        query = query.where(_STEP.c.job_id == job_id)
+    return [
+        Group(
+            step_id=StepId(row["id"]),
+            job_id=JobId(row["job_id"]),
+            demand=rows.from_json(Demand, row["demand"]),
+            profile=rows.from_json(Profile, row["profile"]),
+            ready=row["n_ready"],
+            running=row["n_assigned"] + row["n_running"] + row["n_cancelling"],
+            max_running=row["max_running"],
+            job_running=row["job_running"],
+            priority=row["priority"],
+            submitted_at=row["submitted_at"],
+        )
+        for row in db.execute(query).mappings()
+    ]
+
+
+def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
+    """What live attempts hold of each node."""
+    query = (
+        sa.select(_ATTEMPT.c.node_id, _ATTEMPT.c.device_id, _STEP.c.demand)
+        .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
+        .where(_ATTEMPT.c.state.in_(_LIVE))
+    )
+    held: dict[NodeId, list[Use]] = {}
+    for node_id, device_id, demand in db.execute(query).tuples():
+        held.setdefault(NodeId(node_id), []).append(
+            Use(
+                device_id=device_id,
+                cpus=demand["cpus"],
+                memory_mib=demand["memory_mib"],
+                vram_mib=demand["vram_mib"],
+            )
+        )
+    return held
+
+
+# --- claim and lease ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A task that was taken out of READY for a node, in this transaction."""
+
+    task_id: TaskId
+    index: int
+
+
+def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> list[Claimed]:
+    """Take up to `count` ready tasks of the step for the node, first in rank first."""
+    now = db_now()
+    may = sa.or_(
+        _TASK.c.avoid_node.is_(None), _TASK.c.avoid_node != node_id, _TASK.c.not_before + _AVOID_S <= now
+    )
+    wanted = (
+        sa.select(_TASK.c.id)
+        .where(_TASK.c.step_id == step_id, _TASK.c.state == "ready", _TASK.c.not_before <= now, may)
+        .order_by(_TASK.c.rank)
+        .limit(count)
+    )
+    taken = db.execute(
+        sa.update(_TASK)
+        .where(_TASK.c.id.in_(wanted), _TASK.c.state == "ready")
+        .values(state="assigned", starts=_TASK.c.starts + 1)
+        .returning(_TASK.c.id, _TASK.c.idx, _TASK.c.rank)
+    ).all()
+    moves.count(db, {(step_id, TaskState.READY, TaskState.ASSIGNED): len(taken)})
+    return [Claimed(task_id=TaskId(row.id), index=row.idx) for row in sorted(taken, key=lambda r: r.rank)]
+
+
+def lease(
+    db: sa.Connection,
+    claimed: Sequence[tuple[Claimed, AttemptId]],
+    *,
+    job_id: JobId,
+    step_id: StepId,
+    node_id: NodeId,
+    device_id: str,
+    lease_s: float,
+) -> None:
+    """Give the node a lease on an attempt at each claimed task, and owe it the launch message."""
+    now = db.scalar(sa.select(db_now())) or 0.0
+    generations = dict(
+        db.execute(
+            sa.select(_TASK.c.id, _TASK.c.generation).where(_TASK.c.id.in_([c.task_id for c, _ in claimed]))
+        )
+        .tuples()
+        .all()
+    )
+    db.execute(
+        sa.insert(_ATTEMPT),
+        [
+            {
+                "id": attempt_id,
+                "task_id": task.task_id,
+                "job_id": job_id,
+                "step_id": step_id,
+                "generation": generations[task.task_id],
+                "node_id": node_id,
+                "device_id": device_id,
+                "state": "assigned",
+                "assigned_at": now,
+                "lease_until": now + lease_s,
+                "reason": "",
+                "message": "",
+                "warnings": [],
+                "files": [],
+            }
+            for task, attempt_id in claimed
+        ],
+    )
+    db.execute(
+        sa.update(_TASK)
+        .where(_TASK.c.id == sa.bindparam("b_id"))
+        .values(attempt_id=sa.bindparam("b_attempt")),
+        [{"b_id": task.task_id, "b_attempt": attempt_id} for task, attempt_id in claimed],
+    )
+    outbox.owe_launch(db, node_id, [attempt_id for _, attempt_id in claimed])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased:
+    """What a launch message needs to know of an attempt."""
+
+    attempt_id: AttemptId
+    task_id: TaskId
+    job_id: JobId
+    step_id: StepId
+    index: int
+    generation: int
+    device_id: str
+
+
+def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased]:
+    """Those of `attempt_ids` that are still to be started, by step."""
+    query = (
+        sa.select(_ATTEMPT, _TASK.c.idx)
+        .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
+        .where(_ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.state == "assigned")
+        .order_by(_ATTEMPT.c.step_id, _TASK.c.rank)
+    )
+    return [
+        Leased(
+            attempt_id=AttemptId(row["id"]),
+            task_id=TaskId(row["task_id"]),
+            job_id=JobId(row["job_id"]),
+            step_id=StepId(row["step_id"]),
+            index=row["idx"],
+            generation=row["generation"],
+            device_id=row["device_id"],
+        )
+        for row in db.execute(query).mappings()
+    ]
+
+
+# --- reports ------------------------------------------------------------------------------------------
+
+
+def started(db: sa.Connection, node_id: NodeId, attempt_ids: Collection[AttemptId]) -> None:
+    """The node has begun these; those that are not its own, or not assigned any more, are left alone."""
+    begun = db.execute(
+        sa.update(_ATTEMPT)
+        .where(
+            _ATTEMPT.c.id.in_(list(attempt_ids)),
+            _ATTEMPT.c.node_id == node_id,
+            _ATTEMPT.c.state == "assigned",
+        )
+        .values(state="running", started_at=db_now())
+        .returning(_ATTEMPT.c.id)
+    ).scalars()
+    moved: dict[StepId, int] = {}
+    for step_id in db.execute(
+        sa.update(_TASK)
+        .where(_TASK.c.attempt_id.in_(list(begun)), _TASK.c.state == "assigned")
+        .values(state="running")
+        .returning(_TASK.c.step_id)
+    ).scalars():
+        moved[step_id] = moved.get(step_id, 0) + 1
+    moves.count(db, {(s, TaskState.ASSIGNED, TaskState.RUNNING): n for s, n in moved.items()})
+
+
+_FACTS = sa.select(
+    _ATTEMPT.c.id,
+    _ATTEMPT.c.state,
+    _ATTEMPT.c.generation,
+    _ATTEMPT.c.node_id,
+    _ATTEMPT.c.task_id,
+    _ATTEMPT.c.job_id,
+    _ATTEMPT.c.step_id,
+    _ATTEMPT.c.started_at,
+    _TASK.c.state.label("task_state"),
+    _TASK.c.attempt_id.label("task_attempt_id"),
+    _TASK.c.generation.label("task_generation"),
+    _TASK.c.failures,
+    _TASK.c.faults,
+    _TASK.c.starts,
+    _TASK.c.not_before,
+    _TASK.c.avoid_node,
+    _TASK.c.reason.label("task_reason"),
+    _TASK.c.runtime_s.label("task_runtime_s"),
+    _JOB.c.max_retries,
+    _STEP.c.isolation,
+).select_from(
+    _ATTEMPT.join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
+    .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
+    .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
+)
+
+
+def _task_facts(row: Mapping[str, Any]) -> TaskFacts:
+    return TaskFacts(
+        state=TaskState(row["task_state"]),
+        attempt_id=row["task_attempt_id"],
+        generation=row["task_generation"],
+        failures=row["failures"],
+        faults=row["faults"],
+        starts=row["starts"],
+        max_retries=row["max_retries"],
+    )
+
+
+def _attempt_facts(row: Mapping[str, Any]) -> AttemptFacts:
+    return AttemptFacts(
+        id=AttemptId(row["id"]),
+        state=AttemptState(row["state"]),
+        generation=row["generation"],
+        node_id=NodeId(row["node_id"]),
+    )
+
+
+def jobs_of(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[JobId]:
+    query = sa.select(_ATTEMPT.c.job_id).where(_ATTEMPT.c.id.in_(list(attempt_ids))).distinct()
+    return {JobId(job_id) for job_id in db.scalars(query)}
+
+
+def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) -> set[JobId]:
+    """Settle the ends that a node reported; returns the jobs whose tasks changed.
+
+    The caller holds `moves.lock_jobs` on `jobs_of`. Reports on attempts of another node change nothing (G7).
+    """
+    by_id = {report.attempt_id: report for report in reports}
+    publishers = {r.published_by for r in reports if r.published_by and r.published_by != r.attempt_id}
+    found = {
+        row["id"]: row
+        for row in db.execute(_FACTS.where(_ATTEMPT.c.id.in_([*by_id, *publishers]))).mappings()
+    }
+    settled: list[tuple[Mapping[str, Any], Settlement, Finished]] = []
+    for attempt_id, report in by_id.items():
+        row = found.get(attempt_id)
+        if row is None or row["node_id"] != node_id:
+            continue
+        publisher_row = found.get(report.published_by) if report.published_by else None
+        if publisher_row is not None and publisher_row["task_id"] != row["task_id"]:
+            publisher_row = None  # a node may not name another task's attempt
+        publisher = _attempt_facts(publisher_row) if publisher_row is not None else None
+        settled.append((row, settle(_task_facts(row), _attempt_facts(row), report, publisher), report))
+    return _write(db, settled)
+
+
+def _write(
+    db: sa.Connection, settled: Sequence[tuple[Mapping[str, Any], Settlement, Finished]]
+) -> set[JobId]:
+    now = db.scalar(sa.select(db_now())) or 0.0
+    attempt_changes: list[dict[str, Any]] = []
+    task_changes: list[dict[str, Any]] = []
+    occurred: list[dict[str, object]] = []
+    runtimes: dict[StepId, tuple[int, float]] = {}
+    stops: dict[str, list[AttemptId]] = {}
+    touched: set[JobId] = set()
+    for row, change, report in settled:
+        if change.attempt is not None:
+            check_attempt_move(AttemptState(row["state"]), change.attempt)
+            attempt_changes.append(_ended(row, change, report, now))
+        if change.adopted is not None:
+            _adopt(db, change.adopted, report, now)
+        if change.stop is not None:
+            stops.setdefault(_node_of(db, change.stop), []).append(change.stop)
+        if change.task is not None:
+            touched.add(row["job_id"])
+            task_changes.append(_moved(row, change, report, now))
+            if change.task is TaskState.DONE and report.runtime_s:
+                count, total_s = runtimes.get(row["step_id"], (0, 0.0))
+                runtimes[row["step_id"]] = (count + 1, total_s + report.runtime_s)
+        kind = _event_kind(change, report)
+        if kind is not None:
+            occurred.append(
+                {
+                    "kind": str(kind),
+                    "text": change.reason or report.reason,
+                    "actor": "",
+                    "job_id": row["job_id"],
+                    "task_id": row["task_id"],
+                    "attempt_id": row["id"],
+                    "node_id": row["node_id"],
+                }
+            )
+    if attempt_changes:
+        columns = [c for c in attempt_changes[0] if c != "b_id"]
+        db.execute(
+            sa.update(_ATTEMPT)
+            .where(_ATTEMPT.c.id == sa.bindparam("b_id"))
+            .values(**{c.removeprefix("b_"): sa.bindparam(c) for c in columns}),
+            attempt_changes,
+        )
+    moves.move_each(db, task_changes)
+    for step_id, (count, total_s) in sorted(runtimes.items()):
+        db.execute(
+            sa.update(_STEP)
+            .where(_STEP.c.id == step_id)
+            .values(
+                runtime_count=_STEP.c.runtime_count + count, runtime_sum_s=_STEP.c.runtime_sum_s + total_s
+            )
+        )
+    for node_id, attempt_ids in sorted(stops.items()):
+        outbox.owe_control(
+            db, node_id, Stop(attempt_ids=tuple(attempt_ids), reason="another attempt was accepted")
+        )
+    events.happened_many(db, occurred)
+    jobs.settle_jobs(db, touched)
+    return touched
+
+
+def _ended(row: Mapping[str, Any], change: Settlement, report: Finished, now: float) -> dict[str, Any]:
+    is_accepted = change.attempt is AttemptState.SUCCEEDED
+    return {
+        "b_id": row["id"],
+        "b_state": str(change.attempt),
+        "b_started_at": row["started_at"] or max(0.0, now - report.runtime_s),
+        "b_finished_at": now,
+        "b_outcome": str(report.outcome),
+        "b_exit_code": report.exit_code,
+        "b_reason": report.reason or change.reason,
+        "b_progress": 1.0 if is_accepted else None,
+        "b_runtime_s": report.runtime_s,
+        "b_load_s": report.load_s,
+        "b_peak_memory_mib": report.peak_memory_mib,
+        "b_cpu_s": report.cpu_s,
+        "b_warnings": list(report.warnings),
+        "b_files": [rows.to_json(f) for f in report.files] if is_accepted else [],
+    }
+
+
+def _adopt(db: sa.Connection, attempt_id: AttemptId, report: Finished, now: float) -> None:
+    """Another attempt's committed files were found and completed: that attempt is the accepted one."""
+    state = db.scalar(sa.select(_ATTEMPT.c.state).where(_ATTEMPT.c.id == attempt_id))
+    if state is None or state == AttemptState.SUCCEEDED:
+        return
+    check_attempt_move(AttemptState(state), AttemptState.SUCCEEDED)
+    db.execute(
+        sa.update(_ATTEMPT)
+        .where(_ATTEMPT.c.id == attempt_id)
+        .values(
+            state="succeeded",
+            outcome=str(Outcome.SUCCEEDED),
+            finished_at=now,
+            reason="its files were found published",
+            files=[rows.to_json(f) for f in report.files],
+        )
+    )
+
+
+def _moved(row: Mapping[str, Any], change: Settlement, report: Finished, now: float) -> dict[str, Any]:
+    is_done = change.task is TaskState.DONE
+    return {
+        "task_id": row["task_id"],
+        "step_id": row["step_id"],
+        "old": TaskState(row["task_state"]),
+        "new": change.task,
+        # A done task points at the attempt whose files it has.
+        "attempt_id": (change.adopted or row["id"]) if is_done else row["task_attempt_id"],
+        "failures": row["failures"] + change.failures,
+        "faults": row["faults"] + change.faults,
+        "not_before": now + change.delay_s if change.delay_s else row["not_before"],
+        "avoid_node": row["node_id"] if change.avoid else row["avoid_node"],
+        "reason": "" if is_done else change.reason or row["task_reason"],
+        "runtime_s": report.runtime_s if is_done else row["task_runtime_s"],
+    }
+
+
+def _node_of(db: sa.Connection, attempt_id: AttemptId) -> str:
+    return db.scalar(sa.select(_ATTEMPT.c.node_id).where(_ATTEMPT.c.id == attempt_id)) or ""
+
+
+def _event_kind(change: Settlement, report: Finished) -> EventKind | None:
+    if change.task is TaskState.FAILED:
+        return EventKind.TASK_FAILED
+    if change.task is TaskState.HELD:
+        return EventKind.TASK_HELD
+    if change.task is TaskState.DONE:
+        return EventKind.TASK_DONE
+    if change.attempt is AttemptState.FAILED:
+        return EventKind.ATTEMPT_FAILED
+    if change.attempt is AttemptState.LOST:
+        return EventKind.ATTEMPT_LOST
+    return None
+
+
+# --- leases -------------------------------------------------------------------------------------------
+
+
+def renew(
+    db: sa.Connection, node_id: NodeId, attempt_ids: Collection[AttemptId], *, lease_s: float
+) -> tuple[list[AttemptId], list[AttemptId]]:
+    """The node says it holds these: returns (kept, to be stopped). Held tasks go on running."""
+    if not attempt_ids:
+        return [], []
+    known = dict(
+        db.execute(
+            sa.select(_ATTEMPT.c.id, _ATTEMPT.c.state).where(
+                _ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.node_id == node_id
+            )
+        )
+        .tuples()
+        .all()
+    )
+    kept = [a for a in attempt_ids if known.get(a) in ("assigned", "running")]
+    db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id.in_(kept)).values(lease_until=db_now() + lease_s))
+    returned = db.execute(
+        sa.select(_TASK.c.id, _TASK.c.step_id).where(_TASK.c.attempt_id.in_(kept), _TASK.c.state == "held")
+    ).all()
+    for row in returned:
+        moves.move_all(
+            db, row.step_id, TaskState.HELD, TaskState.RUNNING, values={"reason": ""}, task_ids=[row.id]
+        )
+    # An attempt that ended well is on the node's list until the node has read that it was accepted.
+    stop = [a for a in attempt_ids if known.get(a) not in ("assigned", "running", "succeeded")]
+    return kept, stop
+
+
+def unheard(
+    db: sa.Connection, node_id: NodeId, listed: Collection[AttemptId], *, relaunch_s: float
+) -> tuple[list[AttemptId], list[AttemptId]]:
+    """Live attempts that the node does not list: (to be launched again, proven not running)."""
+    now = db_now()
+    query = sa.select(_ATTEMPT.c.id, _ATTEMPT.c.state).where(
+        _ATTEMPT.c.node_id == node_id,
+        _ATTEMPT.c.state.in_(_LIVE),
+        sa.func.coalesce(_ATTEMPT.c.started_at, _ATTEMPT.c.assigned_at) < now - relaunch_s,
+    )
+    lost_message, gone = [], []
+    for attempt_id, state in db.execute(query).tuples():
+        if attempt_id not in listed:
+            (lost_message if state == "assigned" else gone).append(AttemptId(attempt_id))
+    return lost_message, gone
+
+
+def expired(db: sa.Connection) -> list[tuple[AttemptId, JobId]]:
+    """Live attempts whose lease has run out, less those whose task is held for that very reason."""
+    query = (
+        sa.select(_ATTEMPT.c.id, _ATTEMPT.c.job_id)
+        .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
+        .where(_ATTEMPT.c.state.in_(_LIVE), _ATTEMPT.c.lease_until < db_now(), _TASK.c.state != "held")
+        .limit(1_000)
+    )
+    return [(AttemptId(a), JobId(j)) for a, j in db.execute(query).tuples()]
+
+
+def expire_leases(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[JobId]:
+    """Settle attempts whose lease ran out. The caller holds `moves.lock_jobs` on their jobs."""
+    query = _FACTS.where(
+        _ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.lease_until < db_now(), _ATTEMPT.c.state.in_(_LIVE)
+    )
+    settled = []
+    for row in db.execute(query).mappings():
+        change = expire(_task_facts(row), _attempt_facts(row), Isolation(row["isolation"]))
+        lost = Finished(attempt_id=row["id"], outcome=Outcome.NODE_LOST, reason=change.reason)
+        settled.append((row, change, lost))
+    return _write(db, settled)
+
+
+def progressed(db: sa.Connection, node_id: NodeId, items: Sequence[Progress]) -> None:
+    """The newest progress of running attempts of this node."""
+    if not items:
+        return
+    db.execute(
+        sa.update(_ATTEMPT)
+        .where(
+            _ATTEMPT.c.id == sa.bindparam("b_id"),
+            _ATTEMPT.c.node_id == node_id,
+            _ATTEMPT.c.state == "running",
+        )
+        .values(progress=sa.bindparam("b_progress"), message=sa.bindparam("b_message")),
+        [{"b_id": i.attempt_id, "b_progress": i.fraction, "b_message": i.message[:500]} for i in items],
+    )

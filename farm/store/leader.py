@@ -1,0 +1,76 @@
+"""The leader's lease: one row, an epoch, the database's clock. Checked inside every write of the leader.
+
+An advisory lock alone would not do: a paused holder keeps it for ever (docs/decisions/0002).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from farm.errors import NotLeader
+from farm.model.events import EventKind
+from farm.store import events
+from farm.store.engine import db_now, writing
+from farm.store.tables import LeaderRow
+
+_T = LeaderRow.__table__  # type: ignore[attr-defined]
+_NAME = "scheduler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """The right to write as the leader, of one holder in one epoch."""
+
+    holder: str
+    epoch: int
+
+
+def acquire(engine: sa.Engine, *, holder: str, ttl_s: float) -> Lead | None:
+    """Take or renew the lease; None when another holds it. Renewal keeps the epoch, a change raises it."""
+    with writing(engine) as db:
+        row = db.execute(sa.select(_T).where(_T.c.name == _NAME).with_for_update()).mappings().first()
+        now = db.scalar(sa.select(db_now())) or 0.0
+        if row is not None and row["holder"] == holder and row["until"] > now:
+            db.execute(sa.update(_T).where(_T.c.name == _NAME).values(until=now + ttl_s))
+            return Lead(holder=holder, epoch=row["epoch"])
+        if row is not None and row["until"] > now:
+            return None
+        # Not below the wall clock: after a restored backup or a lossy failover no epoch comes twice.
+        epoch = max((row["epoch"] if row else 0) + 1, int(now))
+        values = {"holder": holder, "epoch": epoch, "until": now + ttl_s}
+        if row is None:
+            try:
+                with db.begin_nested():
+                    db.execute(sa.insert(_T).values(name=_NAME, **values))
+            except sa.exc.IntegrityError:
+                return None  # another one was first on an empty table
+        else:
+            db.execute(sa.update(_T).where(_T.c.name == _NAME).values(**values))
+        events.happened(db, EventKind.LEADER_CHANGED, f"{holder} leads, epoch {epoch}")
+        return Lead(holder=holder, epoch=epoch)
+
+
+def resign(engine: sa.Engine, lead: Lead) -> None:
+    """Let the next one lead at once."""
+    with writing(engine) as db:
+        db.execute(
+            sa.update(_T).where(_T.c.holder == lead.holder, _T.c.epoch == lead.epoch).values(until=db_now())
+        )
+
+
+@contextlib.contextmanager
+def leading(engine: sa.Engine, lead: Lead) -> Iterator[sa.Connection]:
+    """A writing transaction that holds only while `lead` does; raises NotLeader, nothing is written then."""
+    with writing(engine) as db:
+        check = (
+            sa.select(_T.c.epoch)
+            .where(_T.c.holder == lead.holder, _T.c.epoch == lead.epoch, _T.c.until > db_now())
+            .with_for_update(read=True)
+        )
+        if db.scalar(check) is None:
+            raise NotLeader(f"{lead.holder} no longer leads (epoch {lead.epoch})")
+        yield db

@@ -1,0 +1,170 @@
+"""Nodes: enrolled by their first heartbeat, seen by every further one, drained by people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+
+from farm.errors import NotFound
+from farm.model.events import EventKind
+from farm.model.ids import NodeId
+from farm.model.machines import Capabilities, DeviceLoad, Node, NodeView, Use
+from farm.model.states import NodeState
+from farm.store import events, rows
+from farm.store.engine import db_now
+from farm.store.tables import AttemptRow, JobRow, NodeRow, TaskRow
+from farm.wire.messages import WIRE_VERSION, Heartbeat
+
+_T = NodeRow.__table__  # type: ignore[attr-defined]
+_ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
+_TASK = TaskRow.__table__  # type: ignore[attr-defined]
+_JOB = JobRow.__table__  # type: ignore[attr-defined]
+
+
+def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> str:
+    """Take a heartbeat in; returns "" or why the node is refused.
+
+    rival_s: another agent of the same name that was heard within this time keeps the name.
+    Returns "hello" when the farm has no capabilities of this session yet.
+    """
+    now = db.scalar(sa.select(db_now())) or 0.0
+    row = db.execute(sa.select(_T).where(_T.c.id == beat.node_id)).mappings().first()
+    if beat.wire > WIRE_VERSION:
+        return f"the agent speaks wire version {beat.wire}, this farm up to {WIRE_VERSION}: upgrade the farm"
+    if row is None:
+        if beat.capabilities is None:
+            return "hello"
+        _insert(db, beat, now)
+        return ""
+    is_new_session = row["session"] != beat.session
+    if is_new_session:
+        # On one machine the agent's lock file has shown that the old one is dead; on another it may live.
+        if row["boot_id"] != beat.boot_id and now - row["seen_at"] < rival_s:
+            text = f"another agent named {beat.node_id} is alive on another machine; choose another node_name"
+            return text
+        if beat.capabilities is None:
+            return "hello"
+    state = NodeState.DRAINING if beat.is_draining else NodeState.ONLINE
+    values: dict[str, object] = {
+        "seen_at": now,
+        "session": beat.session,
+        "boot_id": beat.boot_id,
+        "state": str(state),
+        "reason": "the agent is stopping" if beat.is_draining else "",
+        "loads": [rows.to_json(load) for load in beat.loads],
+        "disk_free_mib": beat.disk_free_mib,
+        "agent_version": beat.agent_version,
+    }
+    if beat.capabilities is not None:
+        values["capabilities"] = rows.to_json(beat.capabilities)
+    db.execute(sa.update(_T).where(_T.c.id == beat.node_id).values(**values))
+    if is_new_session or row["state"] in (NodeState.OFFLINE, NodeState.SUSPECT):
+        text = "restarted" if is_new_session else "back"
+        events.happened(db, EventKind.NODE_ONLINE, text, node_id=beat.node_id)
+    return ""
+
+
+def _insert(db: sa.Connection, beat: Heartbeat, now: float) -> None:
+    db.execute(
+        sa.insert(_T).values(
+            id=beat.node_id,
+            state=str(NodeState.ONLINE),
+            session=beat.session,
+            boot_id=beat.boot_id,
+            seen_at=now,
+            enrolled_at=now,
+            capabilities=rows.to_json(beat.capabilities),
+            loads=[rows.to_json(load) for load in beat.loads],
+            disk_free_mib=beat.disk_free_mib,
+            agent_version=beat.agent_version,
+        )
+    )
+    events.happened(db, EventKind.NODE_ENROLLED, "enrolled", node_id=beat.node_id)
+
+
+def watch(db: sa.Connection, *, suspect_s: float, offline_s: float) -> None:
+    """Mark silent nodes."""
+    for state, kind, after_s in (
+        (NodeState.OFFLINE, EventKind.NODE_OFFLINE, offline_s),
+        (NodeState.SUSPECT, EventKind.NODE_SUSPECTED, suspect_s),
+    ):
+        silent = db.execute(
+            sa.update(_T)
+            .where(
+                _T.c.seen_at < db_now() - after_s,
+                _T.c.state.not_in([str(NodeState.OFFLINE), str(state)]),
+            )
+            .values(state=str(state), reason="")
+            .returning(_T.c.id)
+        ).scalars()
+        for node_id in silent.all():
+            events.happened(db, kind, f"silent for {after_s:.0f} s", node_id=node_id)
+
+
+def views(db: sa.Connection, uses: Mapping[NodeId, Sequence[Use]]) -> list[NodeView]:
+    """Every node as matching sees it."""
+    now = db.scalar(sa.select(db_now())) or 0.0
+    found = []
+    for row in db.execute(sa.select(_T).order_by(_T.c.id)).mappings():
+        state = rows.node_state(row)
+        accepts = state is NodeState.ONLINE
+        node_id = NodeId(row["id"])
+        found.append(
+            NodeView(
+                id=node_id,
+                capabilities=rows.from_json(Capabilities, row["capabilities"]),
+                accepts_work=accepts,
+                refusal="" if accepts else rows.node_reason(row, now) or str(state),
+                uses=tuple(uses.get(node_id, ())),
+                loads=tuple(rows.from_json(DeviceLoad, load) for load in row["loads"]),
+                disk_free_mib=row["disk_free_mib"],
+            )
+        )
+    return found
+
+
+def list_nodes(db: sa.Connection) -> list[Node]:
+    now = db.scalar(sa.select(db_now())) or 0.0
+    held: dict[str, list[tuple[str, str]]] = {}
+    query = (
+        sa.select(_ATTEMPT.c.node_id, _ATTEMPT.c.id, _JOB.c.id.label("job_id"), _JOB.c.name, _TASK.c.idx)
+        .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
+        .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
+        .where(_ATTEMPT.c.state.in_(["assigned", "running", "cancelling"]))
+        .order_by(_ATTEMPT.c.assigned_at)
+        .limit(10_000)
+    )
+    for row in db.execute(query).mappings():
+        text = f"{row['job_id']} {row['name']} #{row['idx']}"
+        held.setdefault(row["node_id"], []).append((row["id"], text))
+    return [
+        rows.node(
+            row,
+            now=now,
+            attempts=[a for a, _ in held.get(row["id"], [])],
+            running=[t for _, t in held.get(row["id"], [])],
+        )
+        for row in db.execute(sa.select(_T).order_by(_T.c.id)).mappings()
+    ]
+
+
+def read_node(db: sa.Connection, node_id: NodeId) -> Node:
+    """Raises NotFound."""
+    for node in list_nodes(db):
+        if node.id == node_id:
+            return node
+    names = ", ".join(db.scalars(sa.select(_T.c.id).order_by(_T.c.id).limit(10))) or "none yet"
+    raise NotFound(f"there is no node {node_id!r}; nodes are: {names}")
+
+
+def drain(db: sa.Connection, node_id: NodeId, *, is_drained: bool, actor: str) -> None:
+    """Let the node take no more work, or take it again. Raises NotFound."""
+    read_node(db, node_id)
+    db.execute(
+        sa.update(_T)
+        .where(_T.c.id == node_id)
+        .values(is_drained=is_drained, drained_by=actor if is_drained else "")
+    )
+    kind = EventKind.NODE_DRAINED if is_drained else EventKind.NODE_RELEASED
+    events.happened(db, kind, "drained" if is_drained else "takes work again", actor=actor, node_id=node_id)

@@ -1,0 +1,176 @@
+"""Rows to nouns and back: the only place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from farm.model.attempts import Attempt, PublishedFile
+from farm.model.events import Event, EventKind
+from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
+from farm.model.machines import Capabilities, Demand, DeviceLoad, Node
+from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
+from farm.model.work import Counts, Isolation, Job, JobSettings, OutputSpec, Profile, Step, Task
+
+Row = Mapping[str, Any]
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def to_json(value: Any) -> Any:
+    """A noun as what a JSON column holds."""
+    kind: Any = type(value)
+    return _adapter(kind).dump_python(value, mode="json")
+
+
+def from_json(kind: Any, value: Any) -> Any:
+    """A JSON column's content as a noun of `kind`."""
+    return _adapter(kind).validate_python(value)
+
+
+def counts(row: Row) -> Counts:
+    return Counts(**{state.value: row[f"n_{state.value}"] for state in TaskState})
+
+
+def step(row: Row) -> Step:
+    return Step(
+        id=StepId(row["id"]),
+        job_id=JobId(row["job_id"]),
+        name=row["name"],
+        position=row["position"],
+        depends_on=tuple(row["depends_on"]),
+        demand=from_json(Demand, row["demand"]),
+        profile=from_json(Profile, row["profile"]),
+        isolation=Isolation(row["isolation"]),
+        output=from_json(OutputSpec, row["output"]) if row["output"] else None,
+        frames=row["frames"],
+        counts=counts(row),
+        mean_runtime_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
+    )
+
+
+def job_settings(row: Row, depends_on: Sequence[int]) -> JobSettings:
+    """The settings as they are now: what may change lives in columns."""
+    changed = {
+        "priority": row["priority"],
+        "is_paused": row["is_paused"],
+        "max_running": row["max_running"],
+        "pool": row["pool"],
+        "user": row["user"],
+        "max_retries": row["max_retries"],
+        "max_failed_tasks": row["max_failed_tasks"],
+        "depends_on": tuple(depends_on),
+    }
+    settings: JobSettings = from_json(JobSettings, {**row["settings"], **changed})
+    return settings
+
+
+def job(row: Row, steps: Sequence[Step], depends_on: Sequence[int]) -> Job:
+    return Job(
+        id=JobId(row["id"]),
+        uid=row["uid"],
+        name=row["name"],
+        kind=row["kind"],
+        state=JobState(row["state"]),
+        settings=job_settings(row, depends_on),
+        submitted_at=row["submitted_at"],
+        finished_at=row["finished_at"],
+        steps=tuple(steps),
+        output_directories=tuple(row["output_directories"]),
+        reason=row["reason"],
+    )
+
+
+def task(row: Row) -> Task:
+    """`label` is left as the index: `farm.control.spaces` knows the parameters."""
+    return Task(
+        id=TaskId(row["id"]),
+        job_id=JobId(row["job_id"]),
+        step_id=StepId(row["step_id"]),
+        step=row["step_name"],
+        index=row["idx"],
+        label=str(row["idx"]),
+        state=TaskState(row["state"]),
+        starts=row["starts"],
+        failures=row["failures"],
+        generation=row["generation"],
+        node_id=row["node_id"],
+        progress=row["progress"] if row["state"] in ("running", "assigned") else None,
+        runtime_s=row["runtime_s"],
+        reason=row["reason"],
+        warnings=tuple(row["warnings"] or ()),
+    )
+
+
+def attempt(row: Row) -> Attempt:
+    return Attempt(
+        id=AttemptId(row["id"]),
+        task_id=TaskId(row["task_id"]),
+        job_id=JobId(row["job_id"]),
+        step_id=StepId(row["step_id"]),
+        node_id=NodeId(row["node_id"]),
+        device_id=row["device_id"],
+        state=AttemptState(row["state"]),
+        assigned_at=row["assigned_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        lease_until=row["lease_until"],
+        outcome=Outcome(row["outcome"]) if row["outcome"] else None,
+        exit_code=row["exit_code"],
+        reason=row["reason"],
+        progress=row["progress"],
+        message=row["message"],
+        runtime_s=row["runtime_s"],
+        peak_memory_mib=row["peak_memory_mib"],
+        cpu_s=row["cpu_s"],
+        warnings=tuple(row["warnings"]),
+        files=tuple(from_json(PublishedFile, f) for f in row["files"]),
+    )
+
+
+def node(row: Row, *, now: float, attempts: Sequence[str], running: Sequence[str]) -> Node:
+    return Node(
+        id=NodeId(row["id"]),
+        state=node_state(row),
+        reason=node_reason(row, now),
+        capabilities=from_json(Capabilities, row["capabilities"]),
+        loads=tuple(from_json(DeviceLoad, load) for load in row["loads"]),
+        disk_free_mib=row["disk_free_mib"],
+        silent_s=max(0.0, now - row["seen_at"]),
+        attempts=tuple(AttemptId(a) for a in attempts),
+        running=tuple(running),
+        agent_version=row["agent_version"],
+    )
+
+
+def node_state(row: Row) -> NodeState:
+    state = NodeState(row["state"])
+    return NodeState.DRAINING if state is NodeState.ONLINE and row["is_drained"] else state
+
+
+def node_reason(row: Row, now: float) -> str:
+    if row["state"] in (NodeState.SUSPECT, NodeState.OFFLINE):
+        return row["reason"] or f"silent for {max(0, now - row['seen_at']):.0f} s"
+    if row["is_drained"]:
+        return f"drained by {row['drained_by'] or 'an administrator'}"
+    return str(row["reason"])
+
+
+def event(row: Row) -> Event:
+    return Event(
+        id=row["id"],
+        at=row["at"],
+        kind=EventKind(row["kind"]),
+        text=row["text"],
+        actor=row["actor"],
+        job_id=row["job_id"],
+        task_id=row["task_id"],
+        attempt_id=row["attempt_id"],
+        node_id=row["node_id"],
+    )
