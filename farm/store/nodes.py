@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -22,29 +23,39 @@ _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _JOB = JobRow.__table__  # type: ignore[attr-defined]
 
 
-def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> str:
-    """Take a heartbeat in; returns "" or why the node is refused.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hearing:
+    """What became of a heartbeat. Neither: it was taken in."""
+
+    refused: str = ""
+    wants_hello: bool = False
+    """The farm has no capabilities of this session yet."""
+
+
+def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
+    """Take a heartbeat in.
 
     rival_s: another agent of the same name that was heard within this time keeps the name.
-    Returns "hello" when the farm has no capabilities of this session yet.
     """
     now = db.scalar(sa.select(db_now())) or 0.0
     row = db.execute(sa.select(_T).where(_T.c.id == beat.node_id)).mappings().first()
     if beat.wire > WIRE_VERSION:
-        return f"the agent speaks wire version {beat.wire}, this farm up to {WIRE_VERSION}: upgrade the farm"
+        return Hearing(
+            refused=f"it speaks wire version {beat.wire}, this farm {WIRE_VERSION}: upgrade the farm"
+        )
     if row is None:
         if beat.capabilities is None:
-            return "hello"
+            return Hearing(wants_hello=True)
         _insert(db, beat, now)
-        return ""
+        return Hearing()
     is_new_session = row["session"] != beat.session
     if is_new_session:
         # On one machine the agent's lock file has shown that the old one is dead; on another it may live.
         if row["boot_id"] != beat.boot_id and now - row["seen_at"] < rival_s:
-            text = f"another agent named {beat.node_id} is alive on another machine; choose another node_name"
-            return text
+            text = f"another agent named {beat.node_id} is alive elsewhere; choose another node_name"
+            return Hearing(refused=text)
         if beat.capabilities is None:
-            return "hello"
+            return Hearing(wants_hello=True)
     state = NodeState.DRAINING if beat.is_draining else NodeState.ONLINE
     values: dict[str, object] = {
         "seen_at": now,
@@ -62,7 +73,7 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> str:
     if is_new_session or row["state"] in (NodeState.OFFLINE, NodeState.SUSPECT):
         text = "restarted" if is_new_session else "back"
         events.happened(db, EventKind.NODE_ONLINE, text, node_id=beat.node_id)
-    return ""
+    return Hearing()
 
 
 def _insert(db: sa.Connection, beat: Heartbeat, now: float) -> None:
