@@ -1,0 +1,949 @@
+"""From a submission to steps and tasks: the farm's only door to the library openjd.model.
+
+The library is imported inside functions: it costs half a second, and most commands never submit. It is also
+not to be trusted with hostile input (a circle of steps raises IndexError, a huge product OverflowError, a
+path that is no text TypeError), so limits are checked before it is called and all that it raises becomes a
+UserError.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, Final
+
+from farm.errors import UserError
+from farm.flow.classify import classify
+from farm.model.frames import MAX_FRAME, MAX_FRAMES, canonical, expand_pattern, has_frame, parse_frames
+from farm.model.machines import Demand
+from farm.model.work import (
+    MAX_TASKS_PER_JOB,
+    Isolation,
+    JobSettings,
+    OutputSpec,
+    Profile,
+    Submission,
+    Tag,
+)
+from farm.text import clean
+
+MAX_STEPS: Final = 1_000
+MAX_TEMPLATE_BYTES: Final = 5_000_000
+MAX_DEPTH: Final = 32
+MAX_NAME: Final = 255
+MAX_RETRIES: Final = 100
+MAX_PARAMETER_CHARS: Final = 2_000_000
+"""Of one value; a long list of frames is text too."""
+EXTENSIONS: Final = ("TASK_CHUNKING", "REDACTED_ENV_VARS", "FEATURE_BUNDLE_1", "EXPR", "WRAP_ACTIONS")
+"""All that openjd-model 0.13 knows."""
+PROFILE_ATTRIBUTE: Final = "attr.farm.profile"
+"""A host attribute that is none: it tells the step's profile, and no node is asked for it."""
+
+_MAX_INT: Final = 2**63 - 1
+_MAX_LINES: Final = 20
+_MAX_LABEL: Final = 100
+_FRAME_NAMES: Final = ("Frame", "Frames")
+_INT_TYPES: Final = ("INT", "CHUNK[INT]")
+# What the library is known to raise on bad input, beside its own errors (which are ValueErrors).
+_LIBRARY_ERRORS: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """A step as it will be stored."""
+
+    name: str
+    position: int
+    depends_on: tuple[str, ...]
+    """Names of steps of the same job."""
+    demand: Demand
+    profile: Profile
+    isolation: Isolation
+    output: OutputSpec | None
+    frames: str | None
+    """The frames of the whole step in canonical form; None when it has no frame parameter."""
+    task_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """A job as it will be stored."""
+
+    name: str
+    uid: str
+    steps: tuple[StepPlan, ...]
+    """In the template's order."""
+    parameters: dict[str, tuple[str, str]]
+    """Job parameter name -> (OpenJD type, value as text), defaults filled in."""
+    output_directories: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    """What the submitter should know, one line each."""
+
+
+def plan_job(submission: Submission, *, uid: str) -> JobPlan:
+    """Check a submission and lay out its steps. Nothing is stored; no path is looked at.
+
+    Raises UserError for anything wrong with the submission; where several things are wrong with the template
+    or its parameters, each has its line.
+    """
+    _check_name("the job's name", submission.name)
+    _check_settings(submission.settings)
+    _check_hints(submission.hints)
+    for software in submission.software:
+        _check_name("a software name", software)
+    job, parameters = _create(submission.template, submission.parameters)
+    _check_paths(parameters)
+    outputs = _outputs_by_step(submission.outputs, job, parameters)
+    space = TaskSpace._of(job, outputs)
+    warnings: list[str] = []
+    steps = []
+    total = 0
+    for position, step in enumerate(job.steps):
+        count = space.count(step.name)
+        total += count
+        if total > MAX_TASKS_PER_JOB:
+            raise UserError(
+                f"the job holds more than {MAX_TASKS_PER_JOB:,} tasks (up to step '{_shown(step.name)}'); "
+                "use chunks of frames, or several jobs"
+            )
+        demand, tag = _demand(step, submission)
+        output = outputs.get(step.name)
+        if output is not None:
+            space.check_output(step.name)
+        values = space.frame_values(step.name)
+        steps.append(
+            StepPlan(
+                name=step.name,
+                position=position,
+                depends_on=tuple(dependency.dependsOn for dependency in step.dependencies or ()),
+                demand=demand,
+                profile=classify(submission.settings.tag or tag, submission.hints, submission.kind),
+                isolation=Isolation.EXCLUSIVE if output is None else Isolation.STAGED,
+                output=output,
+                frames=None if values is None else canonical(values),
+                task_count=count,
+            )
+        )
+        if space.is_adaptive(step.name):
+            warnings.append(
+                f"step '{_shown(step.name)}' asks for chunks of a target run time; "
+                "the farm makes chunks of the template's default size"
+            )
+    directories = dict.fromkeys(parameters[output.directory_parameter][1] for output in submission.outputs)
+    return JobPlan(
+        name=submission.name,
+        uid=uid,
+        steps=tuple(steps),
+        parameters=parameters,
+        output_directories=tuple(directories),
+        warnings=tuple(warnings),
+    )
+
+
+# --- the tasks of a job -------------------------------------------------------------------------------------
+
+
+class TaskSpace:
+    """The tasks of a job by step and index, made when asked for. Build it once per job and keep it.
+
+    The index order is that of the library's iterator, which may change between versions of the library: what
+    a task *is* must be stored as its parameter values once it has been leased.
+    """
+
+    def __init__(
+        self,
+        template: dict[str, Any],
+        parameters: Mapping[str, tuple[str, str]],
+        outputs: Iterable[OutputSpec] = (),
+    ) -> None:
+        """`parameters` as `JobPlan.parameters` has them. Raises UserError as `plan_job` does."""
+        job, filled = _create(template, {name: text for name, (_, text) in parameters.items()})
+        self._build(job, _outputs_by_step(outputs, job, filled))
+
+    @classmethod
+    def _of(cls, job: Any, outputs: Mapping[str, OutputSpec]) -> TaskSpace:
+        space = cls.__new__(cls)
+        space._build(job, outputs)
+        return space
+
+    def _build(self, job: Any, outputs: Mapping[str, OutputSpec]) -> None:
+        self._outputs = dict(outputs)
+        self._iterators = {step.name: _iterator(step) for step in job.steps}
+        self._counts = {name: _length(name, iterator) for name, iterator in self._iterators.items()}
+        self._definitions: dict[str, dict[str, Any]] = {
+            step.name: {}
+            if step.parameterSpace is None
+            else dict(step.parameterSpace.taskParameterDefinitions)
+            for step in job.steps
+        }
+        self._frame_parameters = {name: self._frame_parameter(name) for name in self._iterators}
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Names, in the template's order."""
+        return tuple(self._iterators)
+
+    def count(self, step: str) -> int:
+        """How many tasks the step has; 1 when it has no parameters."""
+        return self._counts[step]
+
+    def parameters(self, step: str, index: int) -> dict[str, tuple[str, str]]:
+        """Task parameter name -> (OpenJD type, value as text), of task `index` (from 0). Raises
+        IndexError."""
+        if not 0 <= index < self._counts[step]:
+            raise IndexError(f"step {step} has {self._counts[step]} tasks, no index {index}")
+        definitions = self._definitions[step]
+        found = self._iterators[step][index]
+        return {name: (found[name].type.value, found[name].value) for name in definitions}
+
+    def label(self, step: str, index: int) -> str:
+        """For people: "7", "1-4", "Frame=7 Tile=2". Empty for the one task of a step without parameters."""
+        values = {name: _short(kind, text) for name, (kind, text) in self.parameters(step, index).items()}
+        if len(values) == 1:
+            told = next(iter(values.values()))
+        else:
+            told = " ".join(f"{name}={value}" for name, value in values.items())
+        return told if len(told) <= _MAX_LABEL else told[: _MAX_LABEL - 1] + "…"
+
+    def frames(self, step: str, index: int) -> tuple[int, ...]:
+        """The frames of a task: of the output's frame parameter, else of one called Frame or Frames."""
+        name = self._frame_parameters[step]
+        if name is None:
+            return ()
+        kind, text = self.parameters(step, index)[name]
+        return (int(text),) if kind == "INT" else parse_frames(text)
+
+    def files(self, step: str, index: int) -> tuple[str, ...]:
+        """Names of the files a task is expected to write, relative to its output directory."""
+        output = self._outputs.get(step)
+        if output is None:
+            return ()
+        if output.frames_parameter is None:
+            return (output.file_pattern,)
+        return tuple(expand_pattern(output.file_pattern, frame) for frame in self.frames(step, index))
+
+    def is_adaptive(self, step: str) -> bool:
+        """Whether the template asks for chunks of a target run time (which we make of the default size)."""
+        return any(
+            definition.chunks is not None and int(definition.chunks.targetRuntimeSeconds or 0) > 0
+            for definition in self._definitions[step].values()
+        )
+
+    def frame_values(self, step: str) -> Sequence[int] | None:
+        """The frames of the whole step, as the template lists them; None when it has no frame parameter."""
+        name = self._frame_parameters[step]
+        return None if name is None else _int_values(self._definitions[step][name])
+
+    def check_output(self, step: str) -> None:
+        """Raise UserError when two tasks of the step would write the same file, or a task an impossible
+        one."""
+        output = self._outputs[step]
+        where = f"the output of step '{_shown(step)}'"
+        if output.frames_parameter is None:
+            if has_frame(output.file_pattern):
+                raise UserError(f"{where} has # in its file name but names no frame parameter")
+            if self._counts[step] > 1:
+                raise UserError(f"{where}: {self._counts[step]:,} tasks would write the same file")
+            return
+        values = _int_values(self._definitions[step][output.frames_parameter])
+        if len(values) > 1 and not has_frame(output.file_pattern):
+            raise UserError(
+                f"{where}: all frames would be written to '{_shown(output.file_pattern)}'; "
+                "put #### where the frame number goes"
+            )
+        others = [name for name in self._definitions[step] if name != output.frames_parameter]
+        if len(set(values)) < len(values) or (others and self._repeats_frames(step)):
+            told = f"tasks that differ in {', '.join(others)} only" if others else "tasks of the same frame"
+            raise UserError(f"{where}: {told} would write the same file '{_shown(output.file_pattern)}'")
+
+    def _repeats_frames(self, step: str) -> bool:
+        seen: set[int] = set()
+        for index in range(self._counts[step]):
+            for frame in self.frames(step, index):
+                if frame in seen:
+                    return True
+                seen.add(frame)
+        return False
+
+    def _frame_parameter(self, step: str) -> str | None:
+        output = self._outputs.get(step)
+        if output is not None and output.frames_parameter is not None:
+            name: str | None = output.frames_parameter
+        else:
+            usable = (
+                name
+                for name in _FRAME_NAMES
+                if name in self._definitions[step] and self._definitions[step][name].type.value in _INT_TYPES
+            )
+            name = next(usable, None)
+        if name is None:
+            return None
+        if any(abs(edge) > MAX_FRAME for edge in _edges(self._definitions[step][name].range)):
+            raise UserError(
+                f"step '{_shown(step)}': frames of {name} lie between -{MAX_FRAME:,} and {MAX_FRAME:,}"
+            )
+        return name
+
+
+def _iterator(step: Any) -> Any:
+    """The library's iterator over a step's tasks, chunks of a fixed size."""
+    from openjd.model import StepParameterSpaceIterator
+
+    definitions = {} if step.parameterSpace is None else step.parameterSpace.taskParameterDefinitions
+    size = None
+    for name, definition in definitions.items():
+        if definition.chunks is None:
+            continue
+        size = int(definition.chunks.defaultTaskCount)
+        # Chunks are made by writing the whole range out: 80 MB for a million frames.
+        held = _range_length(definition.range)
+        if held > MAX_FRAMES:
+            raise UserError(
+                f"step '{_shown(step.name)}': {name} holds {held:,} frames; the most is {MAX_FRAMES:,}"
+            )
+    return StepParameterSpaceIterator(space=step.parameterSpace, chunks_task_count_override=size)
+
+
+def _length(step: str, iterator: Any) -> int:
+    try:
+        count = len(iterator)
+    except OverflowError:  # beyond what len() can say
+        count = _MAX_INT
+    if count > MAX_TASKS_PER_JOB:
+        told = f"{count:,}" if count < _MAX_INT else f"more than {10**18:,}"
+        raise UserError(
+            f"step '{_shown(step)}' holds {told} tasks; the most is {MAX_TASKS_PER_JOB:,}: "
+            "use chunks of frames, or several jobs"
+        )
+    return count
+
+
+def _range_length(values: Any) -> int:
+    try:
+        return len(values)
+    except OverflowError:
+        return _MAX_INT
+
+
+def _int_values(definition: Any) -> Sequence[int]:
+    """Of an INT or CHUNK[INT] parameter that is known to hold no more than MAX_TASKS_PER_JOB values."""
+    return [int(value) for value in definition.range]
+
+
+def _edges(values: Any) -> tuple[int, int]:
+    """The least and the greatest of a list or an IntRangeExpr."""
+    if isinstance(values, list):
+        numbers = [int(value) for value in values]
+        return min(numbers), max(numbers)
+    return values.start, values.end
+
+
+def _short(kind: str, text: str) -> str:
+    if kind == "CHUNK[INT]":
+        match = re.fullmatch(r"(-?\d+)-(-?\d+)", text)
+        if match is not None and match[1] == match[2]:
+            return match[1]  # the library writes a chunk of one as "7-7"
+    return text
+
+
+# --- the template and its parameters ------------------------------------------------------------------------
+
+
+def _create(template: dict[str, Any], given: Mapping[str, str]) -> tuple[Any, dict[str, tuple[str, str]]]:
+    """The library's job, and all its parameters as (type, text)."""
+    from openjd.model import create_job, decode_job_template, preprocess_job_parameters
+
+    _check_object(template, "the template")
+    _check_steps(template)
+    _check_parameters(given)
+    try:
+        decoded = decode_job_template(template=template, supported_extensions=EXTENSIONS)
+    except _LIBRARY_ERRORS as error:
+        raise UserError("the template is no valid Open Job Description:" + _lines(error)) from error
+    try:
+        # Empty directories: the paths belong to other machines and are left as they are.
+        values = preprocess_job_parameters(
+            job_template=decoded,
+            job_parameter_values=dict(given),
+            job_template_dir=Path(),
+            current_working_dir=Path(),
+            allow_job_template_dir_walk_up=True,
+        )
+        parameters = {
+            name: (value.type.value, _as_text(name, value.type.value, value.value))
+            for name, value in values.items()
+        }
+    except _LIBRARY_ERRORS as error:
+        raise UserError("the job's parameters do not fit its template:" + _lines(error)) from error
+    try:
+        job = create_job(job_template=decoded, job_parameter_values=values)
+    except _LIBRARY_ERRORS as error:
+        told = "" if not given else " with these parameters"
+        raise UserError(f"the template makes no job{told}:" + _lines(error)) from error
+    _check_ranges(job)
+    return job, parameters
+
+
+def _lines(error: Exception) -> str:
+    """The library's text, one line for each thing that is wrong."""
+    if isinstance(error, OverflowError):
+        return "\n  a number or a range in it is too large"
+    if not isinstance(error, ValueError):
+        told = clean(str(error), limit=200, one_line=True)
+        return f"\n  it cannot be read ({type(error).__name__}: {told})"
+    text = re.sub(r":\n\t", ": ", str(error))
+    lines = [line for line in text.splitlines() if not re.fullmatch(r"\d+ validation errors? for \w+", line)]
+    shown = [clean(line.strip(), limit=400, one_line=True) for line in lines[:_MAX_LINES] if line.strip()]
+    if len(lines) > _MAX_LINES:
+        shown.append(f"and {len(lines) - _MAX_LINES:,} more")
+    if any(re.search(r"-> range\b", line) for line in shown):
+        shown.append("(a range is text like 1-10, 1-9:2 or 1,5,9-12: rising, and no number twice)")
+    return "".join(f"\n  {line}" for line in shown)
+
+
+def _as_text(name: str, kind: str, value: Any) -> str:
+    """A parameter's value as text that the library reads back to the same value."""
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, list):
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    else:
+        text = str(value)
+    if kind == "INT" and abs(int(text)) > _MAX_INT:
+        raise ValueError(f"Value for parameter {name} does not fit 64 bits.")
+    if kind == "FLOAT" and not math.isfinite(float(text)):
+        raise ValueError(f"Value ({text}) for parameter {name} is no finite number.")
+    return text
+
+
+def _check_object(value: Any, what: str) -> None:
+    """Raise UserError unless `value` is a tree that JSON can hold and that is not too deep. No recursion."""
+    if not isinstance(value, dict):
+        raise UserError(f"{what} must be a mapping of names to values, as in 'name: value' lines")
+    stack: list[tuple[Any, int]] = [(value, 1)]
+    while stack:
+        node, depth = stack.pop()
+        if depth > MAX_DEPTH:
+            raise UserError(f"{what} is nested more than {MAX_DEPTH} levels deep")
+        if isinstance(node, dict):
+            for key, child in node.items():
+                if not isinstance(key, str):
+                    raise UserError(f"{what} has the key {_shown(repr(key))}, which is no text: quote it")
+                _check_text(key, f"a key of {what}")
+                stack.append((child, depth + 1))
+        elif isinstance(node, list):
+            stack.extend((child, depth + 1) for child in node)
+        elif isinstance(node, str):
+            _check_text(node, what)
+        elif isinstance(node, float):
+            if not math.isfinite(node):
+                raise UserError(f"{what} holds {node}, which is no finite number")
+        elif isinstance(node, int):
+            if abs(node) > _MAX_INT:
+                raise UserError(f"{what} holds a number that does not fit 64 bits")
+        elif node is not None:
+            raise UserError(f"{what} holds {_shown(str(node))} as a {type(node).__name__}: put it in quotes")
+
+
+def _check_text(text: str, what: str) -> None:
+    if "\0" in text:
+        raise UserError(f"{what} holds a NUL character: {_shown(text)}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{what} holds half a character (a lone surrogate): {_shown(text)}") from None
+
+
+def _check_steps(template: dict[str, Any]) -> None:
+    """Limits and the circle test, before the library sees the template. Malformed parts are left to it."""
+    steps = template.get("steps")
+    if not isinstance(steps, list):
+        return
+    if len(steps) > MAX_STEPS:
+        raise UserError(f"the template has {len(steps):,} steps; the most is {MAX_STEPS:,}")
+    needs: dict[str, list[str]] = {}
+    for step in steps:
+        if isinstance(step, dict) and isinstance(step.get("name"), str):
+            listed = step.get("dependencies")
+            needs[step["name"]] = [
+                entry["dependsOn"]
+                for entry in (listed if isinstance(listed, list) else [])
+                if isinstance(entry, dict) and isinstance(entry.get("dependsOn"), str)
+            ]
+    circle = _circle(needs)
+    if circle:
+        raise UserError(
+            "the template's steps wait for each other in a circle: " + " -> ".join(map(_shown, circle))
+        )
+
+
+def _circle(needs: Mapping[str, list[str]]) -> list[str]:
+    """Names of a circle, the first again at the end; empty when there is none. No recursion: 1,000 steps in
+    a row."""
+    done: set[str] = set()
+    for start in needs:
+        path: list[str] = []
+        stack: list[tuple[str, bool]] = [(start, False)]
+        while stack:
+            name, is_leaving = stack.pop()
+            if is_leaving:
+                done.add(path.pop())
+            elif name in path:
+                return [*path[path.index(name) :], name]
+            elif name in needs and name not in done:
+                path.append(name)
+                stack.append((name, True))
+                stack.extend((other, False) for other in needs[name])
+    return []
+
+
+def _check_parameters(given: Mapping[str, str]) -> None:
+    for name, text in given.items():
+        if not isinstance(text, str):
+            raise UserError(f"parameter {_shown(str(name))} must be text, not {type(text).__name__}")
+        if len(text) > MAX_PARAMETER_CHARS:
+            raise UserError(
+                f"parameter {_shown(name)} is {len(text):,} characters long; "
+                f"the most is {MAX_PARAMETER_CHARS:,}"
+            )
+        _check_text(text, f"parameter {_shown(name)}")
+
+
+def _check_ranges(job: Any) -> None:
+    for step in job.steps:
+        if step.parameterSpace is None:
+            continue
+        for name, definition in step.parameterSpace.taskParameterDefinitions.items():
+            if definition.type.value not in _INT_TYPES:
+                continue
+            if any(abs(edge) > _MAX_INT for edge in _edges(definition.range)):
+                raise UserError(
+                    f"step '{_shown(step.name)}': a number in the range of {name} does not fit 64 bits"
+                )
+
+
+def _check_paths(parameters: Mapping[str, tuple[str, str]]) -> None:
+    """Paths must be absolute: the farm cannot know which directory a relative one starts from.
+
+    Those of a LIST[PATH] may be relative: the library leaves them alone on the client's side too, so scripts that
+    take such a list say themselves what it is relative to.
+    """
+    for name, (kind, text) in parameters.items():
+        if kind != "PATH" or text == "":
+            continue
+        if clean(text, one_line=True, limit=len(text)) != text:
+            raise UserError(f"parameter {name}: the path holds a control character: {_shown(text)}")
+        if not _is_absolute(text):
+            raise UserError(f"parameter {name}: '{_shown(text)}' is a relative path; give the whole path")
+
+
+def _is_absolute(path: str) -> bool:
+    is_uri = re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
+    return is_uri or PurePosixPath(path).is_absolute() or PureWindowsPath(path).is_absolute()
+
+
+# --- outputs ------------------------------------------------------------------------------------------------
+
+
+def _outputs_by_step(
+    outputs: Iterable[OutputSpec], job: Any, parameters: Mapping[str, tuple[str, str]]
+) -> dict[str, OutputSpec]:
+    by_step: dict[str, OutputSpec] = {}
+    steps = {step.name: step for step in job.steps}
+    for output in outputs:
+        where = f"the output of step '{_shown(output.step)}'"
+        if output.step not in steps:
+            raise UserError(f"an output names {_nearest('step', output.step, steps)}")
+        if output.step in by_step:
+            raise UserError(f"{where} is given twice")
+        if output.directory_parameter not in parameters:
+            told = _nearest("job parameter", output.directory_parameter, parameters)
+            raise UserError(f"{where} names {told}")
+        kind, directory = parameters[output.directory_parameter]
+        if kind != "PATH":
+            raise UserError(f"{where}: job parameter {output.directory_parameter} is {kind}, not PATH")
+        if not directory or not _is_absolute(directory) or "://" in directory:
+            raise UserError(
+                f"{where}: the directory '{_shown(directory)}' (job parameter {output.directory_parameter}) "
+                "is no absolute path"
+            )
+        _check_pattern(where, output.file_pattern)
+        if output.frames_parameter is not None:
+            space = steps[output.step].parameterSpace
+            defined = {} if space is None else space.taskParameterDefinitions
+            if output.frames_parameter not in defined:
+                told = _nearest("task parameter", output.frames_parameter, defined)
+                raise UserError(f"{where} names {told}")
+            if defined[output.frames_parameter].type.value not in _INT_TYPES:
+                raise UserError(f"{where}: task parameter {output.frames_parameter} holds no whole numbers")
+        by_step[output.step] = output
+    return by_step
+
+
+def _check_pattern(where: str, pattern: str) -> None:
+    told = f"{where}: the file name '{_shown(pattern)}'"
+    if not pattern.strip() or len(pattern) > MAX_NAME:
+        raise UserError(f"{told} must have 1 to {MAX_NAME} characters")
+    if clean(pattern, one_line=True) != pattern:
+        raise UserError(f"{told} holds a control character")
+    parts = re.split(r"[/\\]", pattern)
+    if _is_absolute(pattern) or any(part in ("", ".", "..") for part in parts) or ":" in parts[0]:
+        raise UserError(f"{told} must lie inside the output directory: no '..', no leading '/'")
+
+
+def _nearest(what: str, name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1)
+    hint = f"; did you mean '{_shown(close[0])}'?" if close else ""
+    return f"the {what} '{_shown(name)}', which the template does not have{hint}"
+
+
+# --- demand -------------------------------------------------------------------------------------------------
+
+
+def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None]:
+    """What the step asks of a node, and the profile its author wrote into it.
+
+    OpenJD's rules: names and attribute values compare without regard to case; vcpu is at least 1; gpu.memory
+    is a least size for each GPU in MiB, not a pool; memory is MiB. A `max` never refuses a node that has
+    more. Half a GPU asks for a whole one.
+    """
+    least: dict[str, Decimal] = {}
+    any_of: list[tuple[str, tuple[str, ...]]] = []
+    all_of: list[tuple[str, tuple[str, ...]]] = []
+    tag: Tag | None = None
+    required = step.hostRequirements
+    for amount in (required.amounts or ()) if required else ():
+        least[str(amount.name).lower()] = Decimal(amount.min if amount.min is not None else 0)
+    for attribute in (required.attributes or ()) if required else ():
+        name = str(attribute.name).lower()
+        wanted_any = tuple(str(value).lower() for value in attribute.anyOf or ())
+        wanted_all = tuple(str(value).lower() for value in attribute.allOf or ())
+        if name == PROFILE_ATTRIBUTE:
+            tag = _tag(step.name, {*wanted_any, *wanted_all})
+            continue
+        if wanted_any:
+            any_of.append((name, tuple(sorted(set(wanted_any)))))
+        if wanted_all:
+            all_of.append((name, tuple(sorted(set(wanted_all)))))
+    vram_mib = math.ceil(least.pop("amount.worker.gpu.memory", Decimal(0)))
+    gpus = math.ceil(least.pop("amount.worker.gpu", Decimal(0)))
+    demand = Demand(
+        pool=submission.settings.pool,
+        cpus=max(float(least.pop("amount.worker.vcpu", Decimal(1))), 1),
+        memory_mib=math.ceil(least.pop("amount.worker.memory", Decimal(0))),
+        gpus=max(gpus, 1) if vram_mib > 0 else gpus,
+        vram_mib=vram_mib,
+        any_of=tuple(sorted(any_of)),
+        all_of=tuple(sorted(all_of)),
+        amounts=tuple(sorted((name, float(value)) for name, value in least.items() if value > 0)),
+        software=tuple(sorted(set(submission.software))),
+    )
+    return demand, tag
+
+
+def _tag(step: str, values: set[str]) -> Tag:
+    strange = sorted(values - {tag.value for tag in Tag})
+    if strange:
+        raise UserError(
+            f"step '{_shown(step)}': {PROFILE_ATTRIBUTE} is '{strange[0]}'; it is one of {', '.join(Tag)}"
+        )
+    if {Tag.COMPUTE.value, Tag.BANDWIDTH.value} <= values:
+        return Tag.BALANCED
+    return Tag(min(values))
+
+
+# --- settings -----------------------------------------------------------------------------------------------
+
+
+def _check_name(what: str, name: str) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise UserError(f"{what} is empty")
+    if len(name) > MAX_NAME:
+        raise UserError(f"{what} is {len(name):,} characters long; the most is {MAX_NAME}")
+    if clean(name, one_line=True) != name:
+        raise UserError(f"{what} holds a control character: '{_shown(name)}'")
+
+
+def _check_settings(settings: JobSettings) -> None:
+    _check_range("the priority", settings.priority, 0, 100)
+    _check_range("the retries of a task", settings.max_retries, 0, MAX_RETRIES)
+    _check_range("the failed tasks allowed", settings.max_failed_tasks, 0, MAX_TASKS_PER_JOB)
+    if settings.max_running is not None:
+        _check_range("the tasks running at once", settings.max_running, 1, MAX_TASKS_PER_JOB)
+    for job_id in settings.depends_on:
+        _check_range("the job waited for", job_id, 1, _MAX_INT)
+    if settings.pool is not None:
+        _check_name("the pool's name", settings.pool)
+    if settings.user:
+        _check_name("the user's name", settings.user)
+    timeout_s = settings.timeout_s
+    if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise UserError(f"the timeout is {timeout_s} s; give a number of seconds above 0, or none")
+
+
+def _check_range(what: str, value: int, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise UserError(f"{what}: {_shown(str(value))} is no whole number from {least:,} to {most:,}")
+
+
+def _check_hints(hints: Mapping[str, float | str]) -> None:
+    if len(hints) > 100:
+        raise UserError(f"there are {len(hints):,} hints; the most is 100")
+    for name, value in hints.items():
+        _check_name("a hint's name", name)
+        if isinstance(value, str):
+            if len(value) > MAX_NAME:
+                raise UserError(f"the hint {name} is longer than {MAX_NAME} characters")
+            _check_text(value, f"the hint {name}")
+        elif not isinstance(value, int | float) or not math.isfinite(value):
+            raise UserError(f"the hint {name} is {value}, which is no finite number")
+
+
+def _shown(text: str) -> str:
+    return clean(text, limit=80, one_line=True)
+
+
+# --- files of a bundle --------------------------------------------------------------------------------------
+
+_OURS: Final[Mapping[str, str]] = {
+    "priority": "priority",
+    "pool": "pool",
+    "paused": "is_paused",
+    "retries": "max_retries",
+    "max_failed_tasks": "max_failed_tasks",
+    "max_running": "max_running",
+    "profile": "tag",
+    "timeout_s": "timeout_s",
+    "reverse": "reverse",
+    "replace_existing": "replace_existing",
+    "trust_scripts": "trust_scripts",
+    "depends_on": "depends_on",
+}
+"""`farm:NAME` -> field of JobSettings. `farm:output` is told apart."""
+_DEADLINES: Final[Mapping[str, str]] = {
+    "priority": "priority",
+    "maxFailedTasksCount": "max_failed_tasks",
+    "maxRetriesPerTask": "max_retries",
+    "maxWorkerCount": "max_running",
+}
+_OUTPUT: Final = "output"
+
+
+def read_bundle_settings(parameter_values: list[dict[str, Any]]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Split a bundle's `parameterValues` into job parameters (as text) and settings.
+
+    The settings are fields of JobSettings, and "outputs" (a tuple of OutputSpec) from `farm:output`.
+    `farm:*` beats `deadline:*`; names with other prefixes belong to other applications and are skipped.
+    Raises UserError.
+    """
+    parameters: dict[str, str] = {}
+    theirs: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
+    seen: set[str] = set()
+    if not isinstance(parameter_values, list):
+        raise UserError("parameterValues must be a list of entries with 'name' and 'value'")
+    for entry in parameter_values:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or "value" not in entry:
+            raise UserError(
+                f"each of parameterValues must have a 'name' and a 'value', unlike {_shown(repr(entry))}"
+            )
+        name, value = entry["name"], entry["value"]
+        if name in seen:
+            raise UserError(f"parameterValues gives {_shown(name)} twice")
+        seen.add(name)
+        prefix, colon, key = name.partition(":")
+        if not colon:
+            parameters[name] = _parameter_text(name, value)
+        elif prefix == "farm" and key == _OUTPUT:
+            ours["outputs"] = _read_outputs(value)
+        elif prefix == "farm":
+            if key not in _OURS:
+                names = [*_OURS, _OUTPUT]
+                close = get_close_matches(key, names, n=1, cutoff=0.4)
+                known = f"did you mean farm:{close[0]}?" if close else f"there are {', '.join(names)}"
+                raise UserError(f"there is no setting {_shown(name)}; {known}")
+            ours[_OURS[key]] = _setting(name, _OURS[key], value)
+        elif name == "deadline:targetTaskRunStatus":
+            if value not in ("READY", "SUSPENDED"):
+                raise UserError(f"{name} is READY or SUSPENDED, not {_shown(str(value))}")
+            theirs["is_paused"] = value == "SUSPENDED"
+        elif prefix == "deadline" and key in _DEADLINES:
+            theirs[_DEADLINES[key]] = _setting(name, _DEADLINES[key], value)
+    return parameters, theirs | ours
+
+
+def _parameter_text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    raise UserError(f"parameter {_shown(name)} must be text, a number or a list, not {type(value).__name__}")
+
+
+def _setting(name: str, field: str, value: Any) -> Any:
+    """The value of a JobSettings field from what a file may hold; ranges are `plan_job`'s business."""
+    if field in ("is_paused", "reverse", "replace_existing", "trust_scripts"):
+        return _as_bool(name, value)
+    if field == "pool":
+        if not isinstance(value, str):
+            raise UserError(f"{name} must be text, not {_shown(str(value))}")
+        return value or None
+    if field == "tag":
+        if value not in [tag.value for tag in Tag]:
+            raise UserError(f"{name} is one of {', '.join(Tag)}, not {_shown(str(value))}")
+        return Tag(value)
+    if field == "timeout_s":
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise UserError(f"{name} must be a number of seconds, not {_shown(str(value))}") from None
+    if field == "depends_on":
+        return tuple(_as_int(name, each) for each in (value if isinstance(value, list) else [value]))
+    number = _as_int(name, value)
+    # Deadline writes -1 for "as many as there are".
+    return None if field == "max_running" and number == -1 else number
+
+
+def _as_int(name: str, value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
+        return int(value)
+    raise UserError(f"{name} must be a whole number, not {_shown(str(value))}")
+
+
+def _as_bool(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    told = str(value).strip().lower()
+    if told in ("true", "yes", "on", "1"):
+        return True
+    if told in ("false", "no", "off", "0"):
+        return False
+    raise UserError(f"{name} is true or false, not {_shown(str(value))}")
+
+
+def _read_outputs(value: Any) -> tuple[OutputSpec, ...]:
+    known = {field.name for field in fields(OutputSpec)}
+    outputs = []
+    for entry in value if isinstance(value, list) else [value]:
+        if not isinstance(entry, dict):
+            raise UserError("farm:output must be a mapping (or a list of them) with step, file_pattern, ...")
+        for key in entry:
+            if key not in known:
+                raise UserError(f"farm:output has no {_shown(str(key))}; it has {', '.join(sorted(known))}")
+        for key in ("step", "directory_parameter", "file_pattern"):
+            if not isinstance(entry.get(key), str):
+                raise UserError(f"farm:output needs {key}, as text")
+        frames_parameter = entry.get("frames_parameter")
+        if frames_parameter is not None and not isinstance(frames_parameter, str):
+            raise UserError("farm:output: frames_parameter must be text")
+        outputs.append(
+            OutputSpec(
+                step=entry["step"],
+                directory_parameter=entry["directory_parameter"],
+                file_pattern=entry["file_pattern"],
+                frames_parameter=frames_parameter,
+                is_image=_as_bool("farm:output is_image", entry.get("is_image", True)),
+            )
+        )
+    return tuple(outputs)
+
+
+def load_template_text(text: str, *, what: str = "the template") -> dict[str, Any]:
+    """Read YAML or JSON text into plain dicts, lists, text and numbers.
+
+    Raises UserError for text over 5 MB or nested over 32 levels, for anchors, aliases, tags and keys given
+    twice, and for anything JSON could not hold (dates, NaN): all of them are mistakes or attacks in a job.
+    """
+    size_bytes = len(text.encode("utf-8", "replace"))
+    if size_bytes > MAX_TEMPLATE_BYTES:
+        raise UserError(f"{what} has {size_bytes:,} bytes; the most is {MAX_TEMPLATE_BYTES:,}")
+    text = text.removeprefix("\ufeff")
+    value = _load_json(text, what) if text.lstrip().startswith("{") else None
+    if value is None:
+        value = _load_yaml(text, what)
+    _check_object(value, what)
+    checked: dict[str, Any] = value
+    return checked
+
+
+def _load_json(text: str, what: str) -> Any:
+    """None when it is no JSON: YAML's `{a: 1}` begins alike."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            twice = _first_twice(name for name, _ in pairs)
+            raise UserError(f"{what} gives the key '{_shown(twice)}' twice in one mapping")
+        return made
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except RecursionError:
+        raise UserError(f"{what} is nested more than {MAX_DEPTH} levels deep") from None
+    except ValueError:  # also a number of more than 4,300 digits: YAML refuses it with the place
+        return None
+
+
+def _first_twice(names: Iterable[str]) -> str:
+    return Counter(names).most_common(1)[0][0]
+
+
+def _load_yaml(text: str, what: str) -> Any:
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    def line(part: Any) -> str:
+        return f"line {part.start_mark.line + 1}"
+
+    class Loader(base):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = [child.value for child, _ in node.value if isinstance(child.value, str)]
+            if len(set(names)) < len(names):
+                twice = _first_twice(names)
+                raise UserError(
+                    f"{what}, {line(node)}: the key '{_shown(twice)}' is given twice in one mapping"
+                )
+            return super().construct_mapping(node, deep)
+
+    try:
+        depth = 0
+        for event in yaml.parse(text, Loader=base):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+                raise UserError(f"{what}, {line(event)}: anchors (&) and aliases (*) are refused")
+            if getattr(event, "tag", None) not in (None, "!"):
+                raise UserError(f"{what}, {line(event)}: tags (!) are refused")
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise UserError(f"{what} is nested more than {MAX_DEPTH} levels deep")
+        return yaml.load(text, Loader=Loader)  # a subclass of the safe loader
+    except (yaml.YAMLError, ValueError, LookupError, OverflowError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        told = clean(str(getattr(error, "problem", None) or error), limit=200, one_line=True)
+        raise UserError(f"{what}{place} is neither YAML nor JSON: {told}") from error
