@@ -14,25 +14,25 @@ from farm.wire import queues as names
 EXCHANGE = Exchange(names.EXCHANGE, type="direct", durable=True)
 
 
-def _queue(name: str, **arguments: int | str) -> Queue:
+def _queue(name: str, arguments: dict[str, int | str] | None = None) -> Queue:
     return Queue(
         name,
         EXCHANGE,
         routing_key=name,
         durable=True,
-        queue_arguments={"x-queue-type": "classic", **arguments},
+        queue_arguments={"x-queue-type": "classic", **(arguments or {})},
     )
 
 
 def node_launch_queue(node_id: NodeId) -> Queue:
-    return _queue(names.launch_queue(node_id), **{"x-expires": names.NODE_QUEUE_EXPIRES_MS})
+    return _queue(names.launch_queue(node_id), {"x-expires": names.NODE_QUEUE_EXPIRES_MS})
 
 
 def node_control_queue(node_id: NodeId) -> Queue:
     # Heartbeat answers are worth nothing after a minute; stops are repeated until obeyed.
     return _queue(
         names.control_queue(node_id),
-        **{"x-expires": names.NODE_QUEUE_EXPIRES_MS, "x-message-ttl": 60_000},
+        {"x-expires": names.NODE_QUEUE_EXPIRES_MS, "x-message-ttl": 60_000},
     )
 
 
@@ -40,12 +40,12 @@ def farm_queues() -> tuple[Queue, ...]:
     """What the leading scheduler consumes, in the order of importance."""
     return (
         _queue(names.REPORTS),
-        _queue(names.HEARTBEATS, **{"x-message-ttl": 60_000}),
-        _queue(names.TELEMETRY, **{"x-max-length": 20_000, "x-overflow": "drop-head"}),
-        _queue(names.NUDGES, **{"x-message-ttl": 10_000, "x-max-length": 100}),
+        _queue(names.HEARTBEATS, {"x-message-ttl": 60_000}),
+        _queue(names.TELEMETRY, {"x-max-length": 20_000, "x-overflow": "drop-head"}),
+        _queue(names.NUDGES, {"x-message-ttl": 10_000, "x-max-length": 100}),
     )
 
 
 def parked_queue() -> Queue:
     """Messages that this version cannot read: kept for the next one, never acknowledged away."""
-    return _queue(names.PARKED, **{"x-max-length": 10_000})
+    return _queue(names.PARKED, {"x-max-length": 10_000})

@@ -1,0 +1,1 @@
+"""Loops: load, decide (a verb of `farm.flow`), save, send. No rules of their own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,7 +132,7 @@ def lease(
 ) -> None:
     """Give the node a lease on an attempt at each claimed task, and owe it the launch message."""
     now = db.scalar(sa.select(db_now())) or 0.0
-    generations = dict(
+    generations: dict[int, int] = dict(
         db.execute(
             sa.select(_TASK.c.id, _TASK.c.generation).where(_TASK.c.id.in_([c.task_id for c, _ in claimed]))
         )
@@ -210,20 +210,23 @@ def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased
 
 def started(db: sa.Connection, node_id: NodeId, attempt_ids: Collection[AttemptId]) -> None:
     """The node has begun these; those that are not its own, or not assigned any more, are left alone."""
-    begun = db.execute(
-        sa.update(_ATTEMPT)
-        .where(
-            _ATTEMPT.c.id.in_(list(attempt_ids)),
-            _ATTEMPT.c.node_id == node_id,
-            _ATTEMPT.c.state == "assigned",
-        )
-        .values(state="running", started_at=db_now())
-        .returning(_ATTEMPT.c.id)
-    ).scalars()
+    begun: list[str] = list(
+        db.execute(
+            sa.update(_ATTEMPT)
+            .where(
+                _ATTEMPT.c.id.in_(list(attempt_ids)),
+                _ATTEMPT.c.node_id == node_id,
+                _ATTEMPT.c.state == "assigned",
+            )
+            .values(state="running", started_at=db_now())
+            .returning(_ATTEMPT.c.id)
+        ).scalars()
+    )
     moved: dict[StepId, int] = {}
+    step_id: StepId
     for step_id in db.execute(
         sa.update(_TASK)
-        .where(_TASK.c.attempt_id.in_(list(begun)), _TASK.c.state == "assigned")
+        .where(_TASK.c.attempt_id.in_(begun), _TASK.c.state == "assigned")
         .values(state="running")
         .returning(_TASK.c.step_id)
     ).scalars():
@@ -259,7 +262,7 @@ _FACTS = sa.select(
 )
 
 
-def _task_facts(row: Mapping[str, Any]) -> TaskFacts:
+def _task_facts(row: rows.Row) -> TaskFacts:
     return TaskFacts(
         state=TaskState(row["task_state"]),
         attempt_id=row["task_attempt_id"],
@@ -271,7 +274,7 @@ def _task_facts(row: Mapping[str, Any]) -> TaskFacts:
     )
 
 
-def _attempt_facts(row: Mapping[str, Any]) -> AttemptFacts:
+def _attempt_facts(row: rows.Row) -> AttemptFacts:
     return AttemptFacts(
         id=AttemptId(row["id"]),
         state=AttemptState(row["state"]),
@@ -282,7 +285,8 @@ def _attempt_facts(row: Mapping[str, Any]) -> AttemptFacts:
 
 def jobs_of(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[JobId]:
     query = sa.select(_ATTEMPT.c.job_id).where(_ATTEMPT.c.id.in_(list(attempt_ids))).distinct()
-    return {JobId(job_id) for job_id in db.scalars(query)}
+    found: list[int] = list(db.scalars(query))
+    return {JobId(job_id) for job_id in found}
 
 
 def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) -> set[JobId]:
@@ -296,7 +300,7 @@ def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) ->
         row["id"]: row
         for row in db.execute(_FACTS.where(_ATTEMPT.c.id.in_([*by_id, *publishers]))).mappings()
     }
-    settled: list[tuple[Mapping[str, Any], Settlement, Finished]] = []
+    settled: list[tuple[rows.Row, Settlement, Finished]] = []
     for attempt_id, report in by_id.items():
         row = found.get(attempt_id)
         if row is None or row["node_id"] != node_id:
@@ -309,9 +313,7 @@ def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) ->
     return _write(db, settled)
 
 
-def _write(
-    db: sa.Connection, settled: Sequence[tuple[Mapping[str, Any], Settlement, Finished]]
-) -> set[JobId]:
+def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Finished]]) -> set[JobId]:
     now = db.scalar(sa.select(db_now())) or 0.0
     attempt_changes: list[dict[str, Any]] = []
     task_changes: list[dict[str, Any]] = []
@@ -372,7 +374,7 @@ def _write(
     return touched
 
 
-def _ended(row: Mapping[str, Any], change: Settlement, report: Finished, now: float) -> dict[str, Any]:
+def _ended(row: rows.Row, change: Settlement, report: Finished, now: float) -> dict[str, Any]:
     is_accepted = change.attempt is AttemptState.SUCCEEDED
     return {
         "b_id": row["id"],
@@ -411,7 +413,7 @@ def _adopt(db: sa.Connection, attempt_id: AttemptId, report: Finished, now: floa
     )
 
 
-def _moved(row: Mapping[str, Any], change: Settlement, report: Finished, now: float) -> dict[str, Any]:
+def _moved(row: rows.Row, change: Settlement, report: Finished, now: float) -> dict[str, Any]:
     is_done = change.task is TaskState.DONE
     return {
         "task_id": row["task_id"],
@@ -456,7 +458,7 @@ def renew(
     """The node says it holds these: returns (kept, to be stopped). Held tasks go on running."""
     if not attempt_ids:
         return [], []
-    known = dict(
+    known: dict[str, str] = dict(
         db.execute(
             sa.select(_ATTEMPT.c.id, _ATTEMPT.c.state).where(
                 _ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.node_id == node_id
@@ -489,7 +491,8 @@ def unheard(
         _ATTEMPT.c.state.in_(_LIVE),
         sa.func.coalesce(_ATTEMPT.c.started_at, _ATTEMPT.c.assigned_at) < now - relaunch_s,
     )
-    lost_message, gone = [], []
+    lost_message: list[AttemptId] = []
+    gone: list[AttemptId] = []
     for attempt_id, state in db.execute(query).tuples():
         if attempt_id not in listed:
             (lost_message if state == "assigned" else gone).append(AttemptId(attempt_id))

@@ -95,7 +95,7 @@ def submit(
             reason="waits for job " + ", ".join(map(str, unmet)) if unmet else "",
         )
     )
-    job_id = JobId(inserted.inserted_primary_key[0])
+    job_id = JobId(_new_id(inserted))
     db.execute(
         sa.insert(_SOURCE).values(
             job_id=job_id,
@@ -111,20 +111,22 @@ def submit(
     for step_plan in plan.steps:
         opens_now = not unmet and not step_plan.depends_on
         first = TaskState.READY if opens_now else TaskState.WAITING
-        step_id = db.execute(
-            sa.insert(_STEP).values(
-                job_id=job_id,
-                position=step_plan.position,
-                name=step_plan.name,
-                depends_on=list(step_plan.depends_on),
-                demand=rows.to_json(step_plan.demand),
-                profile=rows.to_json(step_plan.profile),
-                isolation=str(step_plan.isolation),
-                output=rows.to_json(step_plan.output) if step_plan.output else None,
-                frames=step_plan.frames,
-                **{f"n_{first.value}": step_plan.task_count},
+        step_id = _new_id(
+            db.execute(
+                sa.insert(_STEP).values(
+                    job_id=job_id,
+                    position=step_plan.position,
+                    name=step_plan.name,
+                    depends_on=list(step_plan.depends_on),
+                    demand=rows.to_json(step_plan.demand),
+                    profile=rows.to_json(step_plan.profile),
+                    isolation=str(step_plan.isolation),
+                    output=rows.to_json(step_plan.output) if step_plan.output else None,
+                    frames=step_plan.frames,
+                    **{f"n_{first.value}": step_plan.task_count},
+                )
             )
-        ).inserted_primary_key[0]
+        )
         _insert_tasks(db, job_id, step_id, step_plan.task_count, first, reverse=settings.reverse)
     if key is not None:
         db.execute(sa.insert(_KEY).values(key=key, digest=digest, job_id=job_id, created_at=now))
@@ -159,10 +161,18 @@ def _insert_tasks(
     )
 
 
+def _new_id(inserted: sa.CursorResult[Any]) -> int:
+    key = inserted.inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
 def _unmet(db: sa.Connection, needed: Sequence[int]) -> list[int]:
     if not needed:
         return []
-    found = dict(db.execute(sa.select(_JOB.c.id, _JOB.c.state).where(_JOB.c.id.in_(needed))).tuples().all())
+    found: dict[int, str] = dict(
+        db.execute(sa.select(_JOB.c.id, _JOB.c.state).where(_JOB.c.id.in_(needed))).tuples().all()
+    )
     for job_id in needed:
         if job_id not in found:
             raise NotFound(f"depends_on names job {job_id}, which does not exist")
@@ -423,7 +433,7 @@ def _reopen_dependents(db: sa.Connection, job_id: JobId) -> None:
             ids = sa.select(_TASK.c.id).where(
                 _TASK.c.step_id == step.id, _TASK.c.state == "cancelled", _TASK.c.reason.like("step %")
             )
-            given_up = list(db.scalars(ids))
+            given_up: list[int] = list(db.scalars(ids))
             moves.move_all(
                 db, step.id, TaskState.CANCELLED, TaskState.WAITING, values={"reason": ""}, task_ids=given_up
             )
@@ -514,7 +524,9 @@ def _write_state(db: sa.Connection, row: rows.Row, job: Job, outcome: Advance) -
     events.happened(db, _ENDED_EVENTS[outcome.state], outcome.reason or job.name, job_id=job.id)
     _owe_tidying(db, job)
     if outcome.state is JobState.DONE:
-        dependents = list(db.scalars(sa.select(_NEEDS.c.job_id).where(_NEEDS.c.needs_job_id == job.id)))
+        dependents: list[int] = list(
+            db.scalars(sa.select(_NEEDS.c.job_id).where(_NEEDS.c.needs_job_id == job.id))
+        )
         moves.lock_jobs(db, dependents)
         settle_jobs(db, [JobId(i) for i in dependents])
 

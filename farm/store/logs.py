@@ -17,7 +17,7 @@ _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 
 def append(db: sa.Connection, node_id: NodeId, chunks: Sequence[LogChunk]) -> None:
     """Keep chunks of this node's own attempts; a doubled one is ignored."""
-    own = set(
+    own: set[str] = set(
         db.scalars(
             sa.select(_ATTEMPT.c.id).where(
                 _ATTEMPT.c.id.in_({c.attempt_id for c in chunks}), _ATTEMPT.c.node_id == node_id

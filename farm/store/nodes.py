@@ -100,16 +100,18 @@ def watch(db: sa.Connection, *, suspect_s: float, offline_s: float) -> None:
         (NodeState.OFFLINE, EventKind.NODE_OFFLINE, offline_s),
         (NodeState.SUSPECT, EventKind.NODE_SUSPECTED, suspect_s),
     ):
-        silent = db.execute(
-            sa.update(_T)
-            .where(
-                _T.c.seen_at < db_now() - after_s,
-                _T.c.state.not_in([str(NodeState.OFFLINE), str(state)]),
-            )
-            .values(state=str(state), reason="")
-            .returning(_T.c.id)
-        ).scalars()
-        for node_id in silent.all():
+        silent: list[str] = list(
+            db.execute(
+                sa.update(_T)
+                .where(
+                    _T.c.seen_at < db_now() - after_s,
+                    _T.c.state.not_in([str(NodeState.OFFLINE), str(state)]),
+                )
+                .values(state=str(state), reason="")
+                .returning(_T.c.id)
+            ).scalars()
+        )
+        for node_id in silent:
             events.happened(db, kind, f"silent for {after_s:.0f} s", node_id=node_id)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
+from sqlalchemy import RowMapping
 
 from farm.model.attempts import Attempt, PublishedFile
 from farm.model.events import Event, EventKind
@@ -15,7 +16,7 @@ from farm.model.machines import Capabilities, Demand, DeviceLoad, Node
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Counts, Isolation, Job, JobSettings, OutputSpec, Profile, Step, Task
 
-Row = Mapping[str, Any]
+Row = RowMapping
 
 
 @cache

@@ -1,0 +1,408 @@
+"""The scheduler's loop: hear the nodes, settle what they report, match what is ready, send what is owed.
+
+One thread, one leader. A standby only tries for the lease. Everything a message says is stored before it is
+acknowledged; everything owed to a node is stored before it is sent. A crash between any two lines below
+leaves rows that the next leader finds and goes on with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from farm.broker.intake import Intake
+from farm.broker.publisher import Publisher
+from farm.broker.queues import farm_queues
+from farm.control.spaces import Spaces
+from farm.errors import NotLeader, Unavailable
+from farm.flow import match
+from farm.model.ids import AttemptId, JobId, NodeId
+from farm.model.states import Outcome
+from farm.model.work import Isolation
+from farm.settings import Settings
+from farm.store import dispatching, jobs, logs, moves, nodes, outbox
+from farm.store.engine import reading
+from farm.store.leader import Lead, acquire, leading, resign
+from farm.wire import queues as names
+from farm.wire.messages import (
+    Finished,
+    FromNode,
+    Heartbeat,
+    HeartbeatAnswer,
+    Launch,
+    LogChunk,
+    Order,
+    Progress,
+    Reports,
+    ReportsAccepted,
+    SayHello,
+    Started,
+    StepScript,
+    Telemetry,
+    UnknownMessage,
+    dump,
+    load,
+)
+
+_LOG = logging.getLogger(__name__)
+
+_WATCH_EVERY_S = 1.0
+_SCRIPTS_KEPT = 1_000
+SCORES: dict[str, match.Score] = {"fitness": match.fitness, "fifo": match.fifo}
+
+
+@dataclass(slots=True)
+class Heard:
+    """A batch of messages, sorted by what they are."""
+
+    reports: list[Reports] = field(default_factory=list)
+    heartbeats: dict[NodeId, Heartbeat] = field(default_factory=dict)
+    """The newest of each node: an older one says nothing more."""
+    telemetry: list[Telemetry] = field(default_factory=list)
+    is_nudged: bool = False
+    unreadable: list[bytes] = field(default_factory=list)
+
+
+def sort_messages(bodies: Iterable[bytes]) -> Heard:
+    heard = Heard()
+    for body in bodies:
+        if body == b'"nudge"':
+            heard.is_nudged = True
+            continue
+        try:
+            message = load(FromNode, body)
+        except UnknownMessage as error:
+            _LOG.warning("parked a message that cannot be read: %s", error)
+            heard.unreadable.append(body)
+            continue
+        if isinstance(message, Reports):
+            heard.reports.append(message)
+        elif isinstance(message, Heartbeat):
+            heard.heartbeats[message.node_id] = message
+        else:
+            heard.telemetry.append(message)
+    return heard
+
+
+class Scheduler:
+    """Owned by one thread: `run`."""
+
+    def __init__(self, engine: sa.Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._holder = f"{settings.node_name}-{uuid.uuid4().hex[:8]}"
+        self._spaces = Spaces(engine)
+        self._intake = Intake(settings.broker_url, farm_queues(), prefetch=settings.batch * 2)
+        self._publisher = Publisher(settings.broker_url)
+        self._lead: Lead | None = None
+        self._renewed_at = 0.0
+        self._watched_at = 0.0
+        self._settled_since = 0.0
+        """Since when (monotonic) nodes could be heard without a break; silence before that proves nothing."""
+        self._scripts: OrderedDict[tuple[JobId, str], StepScript] = OrderedDict()
+        self._may_wait = False
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop`. Trouble with the broker or the database is logged and outlived."""
+        pause_s = 0.2
+        while not stop.is_set():
+            try:
+                if not self._leads():
+                    stop.wait(min(1.0, self._settings.leader_ttl_s / 4))
+                    continue
+                self._round()
+                pause_s = 0.2
+            except NotLeader as error:
+                _LOG.warning("%s", error)
+                self._step_down()
+            except Unavailable as error:
+                _LOG.warning("%s; trying again in %.1f s", error, pause_s)
+                self._intake.close()
+                self._settled_since = time.monotonic()
+                stop.wait(pause_s)
+                pause_s = min(pause_s * 2, 3.0)
+        self._end()
+
+    # --- leading ----------------------------------------------------------------------------------
+
+    def _leads(self) -> bool:
+        """Hold or try for the lease. The leader trusts its own clock for two thirds of the lease only."""
+        now = time.monotonic()
+        if self._lead is not None and now - self._renewed_at < self._settings.leader_ttl_s / 3:
+            return True
+        lead = acquire(self._engine, holder=self._holder, ttl_s=self._settings.leader_ttl_s)
+        if lead is None:
+            self._step_down()
+            return False
+        if self._lead != lead:
+            _LOG.info("leading: %s, epoch %d", lead.holder, lead.epoch)
+            self._settled_since = now
+            self._may_wait = False
+        self._lead, self._renewed_at = lead, now
+        return True
+
+    def _step_down(self) -> None:
+        if self._lead is not None:
+            _LOG.warning("no longer leading")
+        self._lead = None
+        # Unacknowledged messages go back to the broker, for the next leader.
+        self._intake.close()
+
+    def _end(self) -> None:
+        self._intake.close()
+        self._publisher.close()
+        if self._lead is not None:
+            try:
+                resign(self._engine, self._lead)
+            except Unavailable as error:
+                _LOG.warning("%s", error)
+
+    # --- one round --------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        """Everything once. Raises NotLeader, Unavailable."""
+        wait_s = self._settings.idle_tick_s if self._may_wait else 0.001
+        was_connected = self._intake.is_connected
+        heard = sort_messages(self._intake.drain(wait_s, self._settings.batch))
+        if not was_connected:
+            self._settled_since = time.monotonic()
+        for body in heard.unreadable:
+            self._intake.park(body)
+        answers = self._settle(heard)
+        self._intake.acknowledge()
+        has_work = bool(heard.reports or heard.heartbeats or heard.is_nudged)
+        is_due = time.monotonic() - self._watched_at >= _WATCH_EVERY_S
+        if is_due:
+            self._watched_at = time.monotonic()
+            self._watch()
+            self._publisher.heartbeat()
+        assigned = self._dispatch() if has_work or is_due or not self._may_wait else 0
+        sent = self._send(answers)
+        # With work still flowing the next round must not wait; otherwise a message will wake it.
+        self._may_wait = not (assigned or sent)
+
+    def _leading(self) -> contextlib.AbstractContextManager[sa.Connection]:
+        assert self._lead is not None
+        return leading(self._engine, self._lead)
+
+    def _settle(self, heard: Heard) -> list[tuple[NodeId, object]]:
+        """Store what was heard, in one transaction; returns the answers to be sent."""
+        if not (heard.reports or heard.heartbeats or heard.telemetry):
+            return []
+        answers: list[tuple[NodeId, object]] = []
+        with self._leading() as db:
+            self._settle_reports(db, heard.reports, answers)
+            for beat in heard.heartbeats.values():
+                self._settle_heartbeat(db, beat, answers)
+            for node_id, progress, chunks in _by_node(heard.telemetry):
+                dispatching.progressed(db, node_id, progress)
+                logs.append(db, node_id, chunks)
+        return answers
+
+    def _settle_reports(
+        self, db: sa.Connection, reports: Sequence[Reports], answers: list[tuple[NodeId, object]]
+    ) -> None:
+        begun: dict[NodeId, dict[AttemptId, None]] = {}
+        ended: dict[NodeId, dict[AttemptId, Finished]] = {}
+        for report in reports:
+            for item in report.items:
+                if isinstance(item, Started):
+                    begun.setdefault(report.node_id, {})[item.attempt_id] = None
+                else:
+                    ended.setdefault(report.node_id, {})[item.attempt_id] = item
+        touched = [a for found in (begun, ended) for per_node in found.values() for a in per_node]
+        if not touched:
+            return
+        moves.lock_jobs(db, dispatching.jobs_of(db, touched))
+        for node_id, attempt_ids in begun.items():
+            # One that ended in the same batch goes straight to its end.
+            still = [a for a in attempt_ids if a not in ended.get(node_id, {})]
+            if still:
+                dispatching.started(db, node_id, still)
+        for node_id, finished in ended.items():
+            dispatching.finished(db, node_id, list(finished.values()))
+            answers.append((node_id, ReportsAccepted(attempt_ids=tuple(finished))))
+
+    def _settle_heartbeat(
+        self, db: sa.Connection, beat: Heartbeat, answers: list[tuple[NodeId, object]]
+    ) -> None:
+        settings = self._settings
+        hearing = nodes.heard(db, beat, rival_s=settings.lease_s)
+        if hearing.refused:
+            _LOG.warning("refused %s: %s", beat.node_id, hearing.refused)
+            answers.append((beat.node_id, HeartbeatAnswer(sequence=beat.sequence, refused=hearing.refused)))
+            return
+        if hearing.wants_hello:
+            answers.append((beat.node_id, SayHello()))
+            return
+        moves.lock_jobs(db, dispatching.jobs_of(db, beat.attempts))
+        kept, stop = dispatching.renew(db, beat.node_id, beat.attempts, lease_s=settings.lease_s)
+        unsent, gone = dispatching.unheard(
+            db, beat.node_id, set(beat.attempts), relaunch_s=settings.relaunch_s
+        )
+        if unsent:
+            outbox.owe_launch(db, beat.node_id, unsent)
+        if gone:
+            moves.lock_jobs(db, dispatching.jobs_of(db, gone))
+            reason = f"{beat.node_id} says that it does not run it any more"
+            lost = [Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in gone]
+            dispatching.finished(db, beat.node_id, lost)
+        answers.append(
+            (beat.node_id, HeartbeatAnswer(sequence=beat.sequence, keep=tuple(kept), stop=tuple(stop)))
+        )
+
+    def _watch(self) -> None:
+        """Silent nodes and leases that ran out: only after nodes could be heard for a whole lease."""
+        settings = self._settings
+        if time.monotonic() - self._settled_since < settings.lease_s:
+            return
+        with reading(self._engine) as db:
+            expired = dispatching.expired(db)
+        with self._leading() as db:
+            nodes.watch(db, suspect_s=settings.heartbeat_s * 2.5, offline_s=settings.lease_s)
+            if expired:
+                moves.lock_jobs(db, {job_id for _, job_id in expired})
+                dispatching.expire_leases(db, [attempt_id for attempt_id, _ in expired])
+
+    def _dispatch(self) -> int:
+        """Match and lease; returns how many tasks were assigned."""
+        with reading(self._engine) as db:
+            groups = dispatching.groups(db)
+            if not groups:
+                return 0
+            views = nodes.views(db, dispatching.uses(db))
+        score = SCORES[self._settings.policy]
+        plan = match.plan(groups, views, score=score, limit=self._settings.batch)
+        if not plan:
+            return 0
+        assigned = 0
+        with self._leading() as db:
+            moves.lock_jobs(db, {a.job_id for a in plan})
+            for assignment in plan:
+                claimed = dispatching.claim(db, assignment.step_id, assignment.node_id, assignment.count)
+                if not claimed:
+                    continue
+                assigned += len(claimed)
+                dispatching.lease(
+                    db,
+                    [(task, AttemptId(str(uuid.uuid4()))) for task in claimed],
+                    job_id=assignment.job_id,
+                    step_id=assignment.step_id,
+                    node_id=assignment.node_id,
+                    device_id=assignment.device_id,
+                    lease_s=self._settings.lease_s,
+                )
+        return assigned
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def _send(self, answers: Sequence[tuple[NodeId, object]]) -> int:
+        """Send answers and everything in the outbox; what the broker confirmed is taken out of it."""
+        with reading(self._engine) as db:
+            owed = outbox.read(db, limit=self._settings.batch)
+            launches = {
+                message.id: self._launches(db, message.payload["attempt_ids"])
+                for message in owed
+                if message.kind == "launch"
+            }
+        if not owed and not answers:
+            return 0
+        for message in owed:
+            node_id = NodeId(message.node_id)
+            if message.kind == "launch":
+                for launch in launches[message.id]:
+                    self._publisher.publish(
+                        names.launch_queue(node_id),
+                        dump(launch),
+                        persistent=True,
+                        celery_task=names.LAUNCH_HANDLER,
+                    )
+            else:
+                body = json.dumps(message.payload).encode()
+                self._publisher.publish(names.control_queue(node_id), body, persistent=True)
+        for node_id, answer in answers:
+            self._publisher.publish(names.control_queue(node_id), dump(answer), persistent=False)
+        self._publisher.flush(timeout_s=5.0)
+        if self._publisher.unroutable:
+            # The node's queue is gone: its heartbeats will bring the launch about again, or its lease ends.
+            _LOG.warning("no queue for %s", ", ".join(sorted(self._publisher.unroutable)))
+            self._publisher.unroutable.clear()
+        if owed:
+            with self._leading() as db:
+                outbox.sent(db, [message.id for message in owed])
+        return len(owed)
+
+    def _launches(self, db: sa.Connection, attempt_ids: Sequence[AttemptId]) -> list[Launch]:
+        """Launch messages for those attempts that still wait to be started, one for each step."""
+        by_step: dict[tuple[JobId, str], list[Order]] = {}
+        steps: dict[int, tuple[str, bool]] = {}
+        for leased in dispatching.leased(db, attempt_ids):
+            if leased.step_id not in steps:
+                job = jobs.read_job(db, leased.job_id)
+                for step in job.steps:
+                    steps[step.id] = (step.name, job.settings.replace_existing)
+                self._script(leased.job_id, job.uid, job.name, steps[leased.step_id][0])
+            step_name, replaces = steps[leased.step_id]
+            space = self._spaces.of(leased.job_id)
+            order = Order(
+                attempt_id=leased.attempt_id,
+                task_id=leased.task_id,
+                label=space.label(step_name, leased.index),
+                parameters=space.parameters(step_name, leased.index),
+                files=space.files(step_name, leased.index),
+                frames=space.frames(step_name, leased.index),
+                generation=leased.generation,
+                replace_existing=replaces or leased.generation > 1,
+                device_id=leased.device_id,
+            )
+            by_step.setdefault((leased.job_id, step_name), []).append(order)
+        return [Launch(script=self._scripts[key], orders=tuple(orders)) for key, orders in by_step.items()]
+
+    def _script(self, job_id: JobId, uid: str, job_name: str, step_name: str) -> None:
+        key = (job_id, step_name)
+        if key in self._scripts:
+            self._scripts.move_to_end(key)
+            return
+        submission, parameters = self._spaces.source(job_id)
+        output = next((o for o in submission.outputs if o.step == step_name), None)
+        self._scripts[key] = StepScript(
+            job_id=job_id,
+            job_uid=uid,
+            job_name=job_name,
+            step=step_name,
+            kind=submission.kind,
+            template=submission.template,
+            parameters=parameters,
+            output=output,
+            isolation=Isolation.STAGED if output else Isolation.EXCLUSIVE,
+            timeout_s=submission.settings.timeout_s,
+        )
+        while len(self._scripts) > _SCRIPTS_KEPT:
+            self._scripts.popitem(last=False)
+
+
+def _by_node(
+    telemetry: Sequence[Telemetry],
+) -> list[tuple[NodeId, list[Progress], list[LogChunk]]]:
+    """The newest progress of each attempt, and all log chunks, by node."""
+    progress: dict[NodeId, dict[AttemptId, Progress]] = {}
+    chunks: dict[NodeId, list[LogChunk]] = {}
+    for message in telemetry:
+        for item in message.items:
+            if isinstance(item, Progress):
+                progress.setdefault(message.node_id, {})[item.attempt_id] = item
+            else:
+                chunks.setdefault(message.node_id, []).append(item)
+    return [
+        (node_id, list(progress.get(node_id, {}).values()), chunks.get(node_id, []))
+        for node_id in sorted({*progress, *chunks})
+    ]
