@@ -177,6 +177,12 @@ class HostProcess:
         return bool(look.poll(0))
 
     def _die(self) -> None:
+        if not self._is_dead:
+            self.close()
+            self._on_death(self)
+
+    def close(self) -> None:
+        """Listen to it no more."""
         if self._is_dead:
             return
         self._is_dead = True
@@ -189,4 +195,3 @@ class HostProcess:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        self._on_death(self)

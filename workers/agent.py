@@ -1,0 +1,585 @@
+"""The node agent: a Celery worker takes messages in, one supervisor decides, others do the slow things.
+
+Threads, and what each owns:
+
+- *celery*: the consuming connection. Hands messages to the supervisor's inbox.
+- *supervisor*: the lifecycle, the session hosts and their pipes (one selector loop). Waits for nothing else.
+- *scribe*: journal and spool. *sender*: the publishing connection.
+- *gauges*: utilisation. *errands*: removing private directories, which may hang on a dead file server.
+
+The supervisor decides with `workers.lifecycle`, which is pure; this module carries its instructions out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import queue
+import secrets
+import selectors
+import sys
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import farm
+from farm.broker.publisher import Publisher
+from farm.errors import FarmError, UserError
+from farm.model.ids import AttemptId, NodeId
+from farm.model.machines import Capabilities, DeviceKind
+from farm.model.states import Outcome
+from farm.settings import Settings, inherited_environment
+from farm.text import clean, plural
+from farm.wire.messages import (
+    Finished,
+    Heartbeat,
+    HeartbeatAnswer,
+    HostCancel,
+    HostOutput,
+    HostReady,
+    HostRun,
+    Launch,
+    LogChunk,
+    Progress,
+    ReportsAccepted,
+    SayHello,
+    Started,
+    Stop,
+    TidyJob,
+)
+from workers import capabilities as machine
+from workers import containment, lifecycle, staging
+from workers.celery_worker import CeleryWorker
+from workers.gauges import Gauges
+from workers.gpu import Gpus
+from workers.hosts import HostProcess
+from workers.journal import Journal
+from workers.lifecycle import Lifecycle, Rules, Stage
+from workers.processes import boot_id, boottime, kill_one, kill_tagged, start_time
+from workers.scribe import Accepted, OnHost, Received, Scribe
+from workers.sender import Sender
+from workers.spool import Spool
+
+_LOG = logging.getLogger(__name__)
+_LET_THROUGH = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "USER", "LOGNAME")
+"""Variables that renderers see of the agent's own. Never the broker's address or a token."""
+_BUSY_TICK_S = 0.25
+_REAP_S = 5.0
+_LAST_WORDS_S = 3.0
+"""How long a stopping agent waits for the broker to take its last reports."""
+
+HostCommand = Callable[[], list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What the supervisor works with, once the machine has been looked at."""
+
+    core: Lifecycle
+    capabilities: Capabilities
+    environment: dict[str, str]
+    sender: Sender
+    scribe: Scribe
+    gauges: Gauges
+
+
+def start_agent(
+    settings: Settings,
+    *,
+    host_command: HostCommand | None = None,
+    capabilities: Capabilities | None = None,
+) -> AgentHandle:
+    """Start this node's agent in threads of this process, and return at once.
+
+    host_command: the argument list that starts a session host; capabilities: instead of looking at the
+    machine (tests). Raises UserError when `settings.state_dir` cannot be used or another agent uses it.
+    """
+    return AgentHandle(settings, host_command=host_command, capabilities=capabilities)
+
+
+class AgentHandle:
+    """A running agent, for whoever started it. Methods may be called from any thread."""
+
+    def __init__(
+        self, settings: Settings, *, host_command: HostCommand | None, capabilities: Capabilities | None
+    ) -> None:
+        self._lock_file = _lock(settings.state_dir)
+        self._supervisor = _Supervisor(
+            settings, host_command or (lambda: containment.host_command(sys.executable)), capabilities
+        )
+        self._grace_s = settings.drain_grace_s
+        self._kill_s = settings.kill_grace_s + lifecycle.KILL_MARGIN_S
+        self._supervisor.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._supervisor.is_alive
+
+    def drain(self, grace_s: float | None = None) -> None:
+        """Take no more work; running attempts may finish for `grace_s` (None: as set), then go back."""
+        self._supervisor.post(
+            lifecycle.DrainAsked(grace_s=self._grace_s if grace_s is None else max(grace_s, 0.0))
+        )
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until a draining agent has nothing left to do, or the agent has failed; True when so."""
+        return self._supervisor.idle.wait(timeout_s)
+
+    def stop(self, timeout_s: float = 15.0) -> bool:
+        """Hand back what still runs, tell the farm, end all threads. True when all went well in time."""
+        self.drain(0.0)
+        self.wait(min(timeout_s, self._kill_s + 2.0))
+        is_over = self._supervisor.stop(timeout_s)
+        self._lock_file.close()
+        return is_over
+
+
+def _lock(state_dir: Path) -> IO[str]:
+    """One agent for each state directory: two would answer for each other's attempts. Raises UserError."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        lock = (state_dir / "agent.lock").open("a+")
+    except OSError as error:
+        raise UserError(f"the state directory {state_dir} cannot be used: {error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        pid = lock.read().strip()
+        lock.close()
+        raise UserError(
+            f"another agent (process {pid or 'unknown'}) runs on {state_dir}; "
+            "stop it, or set another state_dir"
+        ) from error
+    lock.seek(0)
+    lock.truncate()
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+class _Supervisor:
+    """Everything below `_main` runs in its one thread; `post` and `stop` may be called from others."""
+
+    def __init__(
+        self, settings: Settings, host_command: HostCommand, capabilities: Capabilities | None
+    ) -> None:
+        self.idle = threading.Event()
+        """Draining and nothing left to do, or dead."""
+        self._settings = settings
+        self._node_id = NodeId(settings.node_name)
+        self._session = str(uuid.uuid4())
+        self._boot_id = boot_id()
+        self._host_command = host_command
+        self._given_capabilities = capabilities
+        self._parts: _Parts | None = None
+        self._inbox: deque[lifecycle.Event] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        for end in (self._wake_read, self._wake_write):
+            os.set_blocking(end, False)
+        self._is_stopping = threading.Event()
+        self._errands = _Errands()
+        self._hosts: dict[int, HostProcess] = {}
+        self._host_started: dict[int, float | None] = {}
+        self._attempt_on: dict[int, AttemptId] = {}
+        self._log_sequence: dict[AttemptId, int] = {}
+        self._celery = CeleryWorker(
+            settings,
+            on_launch=self._launch_came,
+            on_control=self._control_came,
+            on_unreadable=self._park,
+            on_connected=lambda: self.post(lifecycle.BrokerConnected()),
+        )
+        self._thread = threading.Thread(target=self._main, name="supervisor", daemon=True)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, event: lifecycle.Event) -> None:
+        """Hand an event over; never blocks."""
+        self._inbox.append(event)
+        try:
+            os.write(self._wake_write, b"\0")
+        except (BlockingIOError, OSError):
+            pass  # full: it is awake; closed: it has ended
+
+    def stop(self, timeout_s: float) -> bool:
+        self._is_stopping.set()
+        self.post(lifecycle.Tick())
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    # --- from other threads ---
+
+    def _launch_came(self, launch: Launch) -> None:
+        self.post(lifecycle.LaunchReceived(launch=launch))
+
+    def _control_came(self, control: Any) -> None:
+        match control:
+            case Stop():
+                self.post(lifecycle.StopReceived(stop=control))
+            case HeartbeatAnswer():
+                self.post(lifecycle.HeartbeatAnswered(answer=control))
+            case ReportsAccepted():
+                self.post(lifecycle.ReportsStored(attempt_ids=control.attempt_ids))
+            case SayHello():
+                self.post(lifecycle.HelloAsked())
+            case TidyJob():
+                self._errands.add(partial(_tidy, control))
+
+    def _park(self, body: bytes) -> None:
+        if self._parts is not None:
+            self._parts.sender.park(body)
+
+    # --- the supervisor's thread ---
+
+    def _main(self) -> None:
+        try:
+            self._parts = parts = self._set_up()
+            self._celery.start()
+            self._loop(parts)
+            self._tear_down(parts)
+        except Exception:  # noqa: BLE001 - a loop's edge: whoever holds the handle must see it end
+            _LOG.critical("the agent failed", exc_info=True)
+            for host in self._hosts.values():
+                host.kill()
+        finally:
+            self.idle.set()
+
+    def _set_up(self) -> _Parts:
+        settings = self._settings
+        journal = Journal(settings.state_dir / "journal")
+        spool = Spool(settings.state_dir / "spool")
+        journal.load()
+        spool.load()
+        self._bury_the_dead(journal, spool)
+        gpus = Gpus()
+        environment = _environment(settings)
+        capabilities = self._given_capabilities
+        if capabilities is None:
+            software = machine.software_versions()
+            shim = machine.bpy_shim(software, settings.state_dir / "bin")
+            if shim is not None:
+                environment["PATH"] += os.pathsep + str(shim)
+            capabilities = machine.capabilities(settings, gpus, software)
+        sender = Sender(
+            self._node_id,
+            self._session,
+            lambda: Publisher(settings.broker_url),
+            waiting=spool.waiting.values(),
+        )
+        scribe = Scribe(
+            journal,
+            spool,
+            on_recorded=lambda ids: self.post(lifecycle.Recorded(attempt_ids=ids)),
+            on_reports=sender.reports,
+        )
+        core = Lifecycle(
+            rules=Rules(
+                node_id=self._node_id,
+                slots={device.id: device.slots for device in capabilities.devices},
+                heartbeat_s=settings.heartbeat_s,
+                fence_s=settings.fence_s,
+                kill_grace_s=settings.kill_grace_s,
+            ),
+            first_sequence=secrets.randbits(30),
+        )
+        core.restore(
+            ended=[(a, e.stage) for a, e in journal.entries.items() if e.has_ended and not e.is_accepted],
+            forgotten=[a for a, e in journal.entries.items() if e.is_accepted],
+        )
+        gauges = Gauges(settings.state_dir, gpus.loads, period_s=settings.heartbeat_s)
+        gauges.start()
+        scribe.start()
+        sender.start()
+        self._errands.start()
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        _LOG.info(
+            "node %s offers %s",
+            self._node_id,
+            ", ".join(f"{d.model} ({plural(d.slots, 'slot')})" for d in capabilities.devices),
+        )
+        return _Parts(
+            core=core,
+            capabilities=capabilities,
+            environment=environment,
+            sender=sender,
+            scribe=scribe,
+            gauges=gauges,
+        )
+
+    def _bury_the_dead(self, journal: Journal, spool: Spool) -> None:
+        """End what an earlier agent left running, and report its attempts as lost."""
+        lost = [
+            attempt_id
+            for attempt_id, entry in journal.entries.items()
+            if not entry.has_ended and attempt_id not in spool.waiting
+        ]
+        for attempt_id in lost:
+            entry = journal.entries[attempt_id]
+            if entry.pid is not None and entry.boot_id == self._boot_id:
+                kill_one(entry.pid, entry.started)
+        if lost and kill_tagged(lost):
+            _LOG.error("a process of an earlier agent cannot be killed")
+        reason = f"the agent on {self._node_id} was restarted; its renderers died with it"
+        spool.add(Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in lost)
+        journal.ended({*lost, *(a for a in spool.waiting if not _has_ended(journal, a))})
+        if lost:
+            _LOG.warning("%s of an earlier agent reported as lost", plural(len(lost), "attempt"))
+
+    def _loop(self, parts: _Parts) -> None:
+        core = parts.core
+        self._handle(parts, lifecycle.Tick())
+        next_tick = 0.0
+        while not self._is_stopping.is_set():
+            now = boottime()
+            if now >= next_tick:
+                self._handle(parts, lifecycle.Tick())
+                next_tick = now + _BUSY_TICK_S
+            wait_s = _BUSY_TICK_S if core.is_busy else max(core.next_heartbeat - now, 0.01)
+            for key, _ in self._selector.select(wait_s):
+                key.data()
+            while self._inbox:
+                self._handle(parts, self._inbox.popleft())
+            if core.is_draining and core.live == 0:
+                self.idle.set()
+
+    def _tear_down(self, parts: _Parts) -> None:
+        self._celery.ask_to_stop()
+        parts.gauges.stop()
+        for host in self._hosts.values():
+            host.close_input()
+        for host in list(self._hosts.values()):
+            host.kill()
+            host.reap(_REAP_S)
+            host.close()
+        kill_tagged(self._attempt_on.values())
+        parts.scribe.stop(_LAST_WORDS_S)
+        if not parts.sender.stop(_LAST_WORDS_S):
+            _LOG.warning("the broker did not take the last reports; they are kept for the next start")
+        self._celery.join(_LAST_WORDS_S)
+        self._errands.stop()
+        self._selector.close()
+        os.close(self._wake_read)
+        wake_write, self._wake_write = self._wake_write, -1
+        os.close(wake_write)
+
+    def _woken(self) -> None:
+        try:
+            while os.read(self._wake_read, 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _handle(self, parts: _Parts, event: lifecycle.Event) -> None:
+        for instruction in parts.core.handle(event, boottime()):
+            self._carry_out(parts, instruction)
+
+    def _carry_out(self, parts: _Parts, instruction: lifecycle.Instruction) -> None:
+        match instruction:
+            case lifecycle.Report(item=item):
+                if isinstance(item, Finished):
+                    self._log_sequence.pop(item.attempt_id, None)
+                parts.scribe.write(item)
+            case lifecycle.RunOnHost():
+                self._run(parts, instruction)
+            case lifecycle.Record(attempts=attempts):
+                parts.scribe.write(Received(attempts=attempts))
+            case lifecycle.Forget(attempts=attempts):
+                ids = tuple(attempt_id for attempt_id, _ in attempts)
+                parts.sender.accepted(ids)
+                parts.scribe.write(Accepted(attempt_ids=ids))
+                for attempt_id, stage in attempts:
+                    if stage is not None:
+                        self._errands.add(partial(_remove_stage, stage, attempt_id))
+            case lifecycle.SendHeartbeat():
+                self._send_heartbeat(parts, instruction)
+            case lifecycle.StartHost(host_id=host_id):
+                self._start_host(parts, host_id)
+            case lifecycle.CancelHost(host_id=host_id, reason=reason, outcome=outcome):
+                if host_id in self._hosts:
+                    self._hosts[host_id].send(HostCancel(reason=reason, outcome=outcome))
+            case lifecycle.KillHost(host_id=host_id):
+                if host_id in self._hosts:
+                    self._hosts[host_id].kill()
+            case lifecycle.RetireHost(host_id=host_id):
+                if host_id in self._hosts:
+                    self._hosts[host_id].close_input()
+            case lifecycle.Resend(attempt_id=attempt_id):
+                parts.sender.resend(attempt_id)
+            case lifecycle.TakeWork(is_wanted=is_wanted):
+                self._celery.take_work(is_wanted)
+            case lifecycle.Say(text=text):
+                _LOG.warning("%s", clean(text, limit=500, one_line=True))
+
+    def _send_heartbeat(self, parts: _Parts, instruction: lifecycle.SendHeartbeat) -> None:
+        parts.sender.heartbeat(
+            Heartbeat(
+                node_id=self._node_id,
+                session=self._session,
+                boot_id=self._boot_id,
+                sequence=instruction.sequence,
+                attempts=instruction.attempts,
+                capabilities=parts.capabilities if instruction.is_full else None,
+                loads=parts.gauges.loads,
+                disk_free_mib=parts.gauges.disk_free_mib,
+                is_draining=instruction.is_draining,
+                agent_version=farm.__version__,
+            )
+        )
+
+    # --- session hosts ---
+
+    def _start_host(self, parts: _Parts, host_id: int) -> None:
+        try:
+            host = HostProcess(
+                host_id,
+                self._host_command(),
+                parts.environment,
+                self._settings.state_dir,
+                self._selector,
+                self._host_says,
+                self._host_ended,
+            )
+        except OSError as error:
+            self.post(lifecycle.HostDied(host_id=host_id, reason=str(error)))
+            return
+        self._hosts[host_id] = host
+        self._host_started[host_id] = start_time(host.pid)
+
+    def _run(self, parts: _Parts, instruction: lifecycle.RunOnHost) -> None:
+        host = self._hosts.get(instruction.host_id)
+        if host is None:
+            return  # its death is on the way
+        order = instruction.order
+        self._attempt_on[host.host_id] = order.attempt_id
+        self._log_sequence[order.attempt_id] = 0
+        parts.scribe.write(
+            OnHost(
+                attempt_id=order.attempt_id,
+                pid=host.pid,
+                started=self._host_started[host.host_id],
+                boot_id=self._boot_id,
+            )
+        )
+        host.send(
+            HostRun(
+                script=instruction.script,
+                order=order,
+                environment=device_environment(parts.capabilities, order.device_id),
+                allowed_roots=tuple(str(root) for root in self._settings.allowed_roots),
+            )
+        )
+
+    def _host_says(self, host: HostProcess, message: Any) -> None:
+        parts = self._parts
+        if parts is None:
+            return
+        match message:
+            case HostOutput(text=text):
+                attempt_id = self._attempt_on.get(host.host_id)
+                if attempt_id is not None:
+                    sequence = self._log_sequence.get(attempt_id, 0)
+                    self._log_sequence[attempt_id] = sequence + 1
+                    parts.sender.log(LogChunk(attempt_id=attempt_id, sequence=sequence, text=text))
+            case Progress():
+                parts.sender.progress(message)
+            case Started(attempt_id=attempt_id):
+                self._handle(parts, lifecycle.HostStarted(host_id=host.host_id, attempt_id=attempt_id))
+            case Finished():
+                self._attempt_on.pop(host.host_id, None)
+                self._handle(parts, lifecycle.HostFinished(host_id=host.host_id, finished=message))
+            case HostReady():
+                self._handle(parts, lifecycle.HostReady(host_id=host.host_id))
+
+    def _host_ended(self, host: HostProcess) -> None:
+        """Its death counts only when nothing that it started is left; that is looked for elsewhere."""
+        host_id = host.host_id
+        del self._hosts[host_id]
+        del self._host_started[host_id]
+        attempt_id = self._attempt_on.pop(host_id, None)
+
+        def look() -> None:
+            reason = host.reap(_REAP_S)
+            while attempt_id is not None and kill_tagged([attempt_id]):
+                _LOG.error("a process of %s cannot be killed", attempt_id)
+            self.post(lifecycle.HostDied(host_id=host_id, reason=reason))
+
+        threading.Thread(target=look, name=f"undertaker-{host_id}", daemon=True).start()
+
+
+class _Errands:
+    """Slow file work, two at a time. Nothing waits for it, and it may be lost."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"errands-{number}", daemon=True) for number in (1, 2)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, errand: Callable[[], None]) -> None:
+        self._queue.put(errand)
+
+    def stop(self) -> None:
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def _run(self) -> None:
+        while (errand := self._queue.get()) is not None:
+            try:
+                errand()
+            except (OSError, FarmError) as error:
+                _LOG.warning("tidying up failed: %s", clean(str(error), one_line=True))
+
+
+def _tidy(message: TidyJob) -> None:
+    for directory in message.directories:
+        staging.tidy_job(Path(directory), message.job_uid)
+
+
+def _remove_stage(stage: Stage, attempt_id: AttemptId) -> None:
+    staging.remove_stage(Path(stage.directory), stage.job_uid, attempt_id)
+
+
+def _has_ended(journal: Journal, attempt_id: AttemptId) -> bool:
+    entry = journal.entries.get(attempt_id)
+    return entry is not None and entry.has_ended
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """What session hosts, and so renderers, see of the agent's own variables."""
+    environment = inherited_environment((*_LET_THROUGH, *settings.renderer_environment))
+    # Last: `python` exists on machines that have none, and nothing of the system's is shadowed.
+    environment["PATH"] = os.pathsep.join(
+        (environment.get("PATH") or os.defpath, str(Path(sys.executable).parent))
+    )
+    return environment
+
+
+def device_environment(capabilities: Capabilities, device_id: str) -> dict[str, str]:
+    """Variables that keep an attempt on its device.
+
+    By UUID, because indices are ordered differently by CUDA and the driver. An attempt on the CPU of a
+    machine with GPUs sees none of them: they belong to other slots.
+    """
+    kinds = {device.id: device.kind for device in capabilities.devices}
+    if kinds.get(device_id, DeviceKind.CPU) is not DeviceKind.CPU:
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device_id}
+    if any(kind is not DeviceKind.CPU for kind in kinds.values()):
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    return {}

@@ -1,0 +1,118 @@
+"""What this machine offers: its devices, memory and renderers, asked for once when the agent starts."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import platform
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import psutil
+
+from farm.model.machines import Capabilities, Device, DeviceKind
+from farm.settings import Settings
+from farm.text import clean
+from workers.cpu_benchmark import cpu_model, measured, usable_cpus
+from workers.gpu import Gpus
+
+_LOG = logging.getLogger(__name__)
+PLUGINS = "ridgeline.plugins"
+VERSION_TIMEOUT_S = 20.0
+"""A renderer that does not tell its version within this time is taken as absent."""
+_CPUS_PER_SLOT = 2
+
+
+def default_slots(cpus: int) -> int:
+    """Attempts at once on the CPU unless `slots` is set: one for every two CPUs, at least one.
+
+    Most renderers use every core they find; two CPUs a slot keeps small frames in parallel without thrashing.
+    """
+    return max(1, cpus // _CPUS_PER_SLOT)
+
+
+def capabilities(settings: Settings, gpus: Gpus, software: dict[str, str]) -> Capabilities:
+    """This machine, measured. Takes up to two seconds the first time (then the CPU's figures are cached)."""
+    cpus = usable_cpus()
+    figures = measured(settings.state_dir, cpus)
+    cpu = Device(
+        id="cpu",
+        kind=DeviceKind.CPU,
+        model=clean(cpu_model(), limit=100, one_line=True),
+        slots=settings.slots or default_slots(cpus),
+        fp32_tflops=figures.fp32_tflops,
+        memory_bandwidth_gbps=figures.memory_bandwidth_gbps,
+        source="measured",
+    )
+    return Capabilities(
+        os_family={"Darwin": "macos"}.get(platform.system(), platform.system().lower()),
+        cpu_arch={"amd64": "x86_64", "aarch64": "arm64"}.get(
+            platform.machine().lower(), platform.machine().lower()
+        ),
+        cpus=cpus,
+        memory_mib=int(psutil.virtual_memory().total // (1024 * 1024)),
+        pools=settings.pools,
+        devices=(cpu, *gpus.devices()),
+        software=software,
+        attributes=dict(settings.attributes),
+        amounts=dict(settings.amounts),
+    )
+
+
+def software_versions(
+    points: Iterable[EntryPoint] | None = None, *, timeout_s: float = VERSION_TIMEOUT_S
+) -> dict[str, str]:
+    """Renderer name to version, as the plugins tell; asked in parallel.
+
+    A plugin that fails or takes too long counts as absent, with a line in the log: one broken plugin must not
+    keep a node from rendering with the others.
+    """
+    found: dict[str, str] = {}
+    threads: list[tuple[str, threading.Thread]] = []
+    for point in entry_points(group=PLUGINS) if points is None else points:
+        # Daemon threads: one that hangs must not keep the agent from ending.
+        thread = threading.Thread(target=_ask_version, args=(point, found), daemon=True)
+        thread.start()
+        threads.append((point.name, thread))
+    deadline = time.monotonic() + timeout_s
+    for name, thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0.0))
+        if thread.is_alive():
+            _LOG.warning("%s does not tell its version and is taken as absent", name)
+    return dict(found)
+
+
+def _ask_version(point: EntryPoint, found: dict[str, str]) -> None:
+    try:
+        version = point.load().version()
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises, the node goes on without it
+        _LOG.warning("%s is taken as absent: %s", point.name, clean(str(error), limit=200, one_line=True))
+        return
+    if version:
+        found[point.name] = clean(str(version), limit=60, one_line=True)
+
+
+def bpy_shim(
+    software: dict[str, str],
+    directory: Path,
+    *,
+    points: Iterable[EntryPoint] | None = None,
+    which: Callable[[str], str | None] = shutil.which,
+) -> Path | None:
+    """Where only the `bpy` wheel renders: a directory for PATH with a `blender` made from it, else None."""
+    if "blender" not in software or which("blender") is not None:
+        return None
+    for point in entry_points(group=PLUGINS, name="blender") if points is None else points:
+        try:
+            runner = importlib.import_module(point.module.rpartition(".")[0] + ".bpy_runner")
+            directory.mkdir(parents=True, exist_ok=True)
+            runner.shim(directory)
+        except (ImportError, AttributeError, OSError) as error:
+            _LOG.warning("no blender command can be made from the bpy wheel: %s", error)
+            return None
+        return directory
+    return None

@@ -1,0 +1,224 @@
+"""The Celery worker inside an agent: it takes messages in, hands them over and is done with them.
+
+A thread pool, acknowledgement on receipt, no gossip, mingle, heartbeat events, remote control or results.
+Its one handler returns at once; nothing here ever waits for a renderer. Celery keeps the registry of tasks
+and the shutdown flags for the whole process, so that a process can hold one agent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import celery.worker.state
+from celery import Celery, bootsteps
+from celery.app.trace import setup_worker_optimizations
+from celery.worker import WorkController
+from celery.worker.consumer import Consumer as CeleryConsumer
+from kombu import messaging
+
+from farm.broker.app import make_app
+from farm.broker.queues import node_control_queue, node_launch_queue
+from farm.model.ids import NodeId
+from farm.settings import Settings
+from farm.text import clean
+from farm.wire.messages import Control, Launch, UnknownMessage, load
+from farm.wire.queues import LAUNCH_HANDLER
+
+_LOG = logging.getLogger(__name__)
+_KombuConsumer: Any = messaging.Consumer
+_LOOK_S = 0.2
+_RESTART_S = 1.0
+_POOL_THREADS = 2
+"""The handler only decodes: more threads would only fight for the interpreter."""
+
+
+class CeleryWorker:
+    """Runs in a thread of its own, for ever reconnecting, until `stop`.
+
+    on_launch, on_control: called with each message that can be read; must not block.
+    on_unreadable: called with the body of each message that this version cannot read.
+    on_connected: called after each (re)connect, before the first message.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        on_launch: Callable[[Launch], None],
+        on_control: Callable[[Any], None],
+        on_unreadable: Callable[[bytes], None],
+        on_connected: Callable[[], None],
+    ) -> None:
+        self._node_id = NodeId(settings.node_name)
+        self._on_launch = on_launch
+        self._on_control = on_control
+        self._on_unreadable = on_unreadable
+        self._on_connected = on_connected
+        self._consumer: Any = None
+        self._takes_work = True
+        self._is_stopping = threading.Event()
+        self._launch_queue = node_launch_queue(self._node_id)
+        self._app = self._make_app(settings)
+        self._thread = threading.Thread(target=self._run, name="celery", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def take_work(self, is_wanted: bool) -> None:
+        """Consume the launch queue or leave it alone, from the loop's next turn on (within two seconds)."""
+        self._takes_work = is_wanted
+        consumer = self._consumer
+        if consumer is not None:
+            # The connection belongs to the loop's thread.
+            consumer.call_soon(self._follow_wish, consumer)
+
+    def ask_to_stop(self) -> None:
+        """End the loop; it looks within two seconds."""
+        self._is_stopping.set()
+        celery.worker.state.should_stop = 0
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the loop to end; True when it has."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _make_app(self, settings: Settings) -> Celery:
+        app = make_app(settings)
+        app.conf.update(
+            task_queues=[self._launch_queue],
+            task_default_queue=self._launch_queue.name,
+            # Nothing here acknowledges late, so that this cancels nothing; unset, Celery warns at each
+            # reconnect.
+            worker_cancel_long_running_tasks_on_connection_loss=True,
+        )
+        # Not shared: Celery would register it with every other application of this process too.
+        app.task(name=LAUNCH_HANDLER, ignore_result=True, shared=False)(self._launch)
+        app.steps["consumer"].add(_control_step(self))
+        return app
+
+    def _run(self) -> None:
+        # A line for every task, twice, is no use to anybody.
+        for name in ("celery.worker.strategy", "celery.app.trace"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        while not self._is_stopping.is_set():
+            try:
+                self._work()
+            except Exception:  # noqa: BLE001 - a loop's edge: the node must not go deaf, whatever Celery trips over
+                _LOG.critical("the message loop failed", exc_info=True)
+            if self._is_stopping.wait(_RESTART_S):
+                break
+            _LOG.critical("the message loop ended by itself and is started again")
+        celery.worker.state.should_stop = None
+
+    def _work(self) -> None:
+        hostname = f"agent@{self._node_id}"
+        # Tasks are looked up in the process's default application; Celery's own worker program does the same.
+        setup_worker_optimizations(self._app, hostname)
+        worker = WorkController(
+            app=self._app,
+            hostname=hostname,
+            pool="threads",
+            concurrency=_POOL_THREADS,
+            consumer_cls=_parking_consumer(self),
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
+            task_events=False,
+        )
+        worker.start()
+
+    def _launch(self, message: Any) -> None:
+        """The handler `farm.launch`: take the orders in."""
+        body = message if isinstance(message, str) else json.dumps(message)
+        try:
+            launch: Launch = load(Launch, body)
+        except UnknownMessage as error:
+            self._unreadable(body.encode(), error)
+            return
+        self._on_launch(launch)
+
+    def _control(self, message: Any) -> None:
+        body = message.body if isinstance(message.body, bytes) else str(message.body).encode()
+        try:
+            control = load(Control, body)
+        except UnknownMessage as error:
+            self._unreadable(body, error)
+        else:
+            self._on_control(control)
+        # Stops are repeated and answers are worth little: nothing is lost when this agent dies now.
+        message.ack_log_error(_LOG, self._consumer.connection_errors)
+
+    def _unreadable(self, body: bytes, error: Exception | str) -> None:
+        _LOG.error("a message was parked: %s", clean(str(error), limit=500, one_line=True))
+        self._on_unreadable(body)
+
+    def _connected(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._on_connected()
+
+    def _follow_wish(self, consumer: Any) -> None:
+        name = self._launch_queue.name
+        if self._takes_work:
+            consumer.add_task_queue(name)
+        else:
+            consumer.cancel_task_queue(name)
+
+
+def _control_step(owner: CeleryWorker) -> type[bootsteps.ConsumerStep]:
+    """A bootstep that consumes the node's control queue on the worker's connection."""
+
+    class ControlStep(bootsteps.ConsumerStep):  # type: ignore[misc]
+        requires = ("celery.worker.consumer.connection:Connection",)
+
+        def get_consumers(self, channel: Any) -> list[Any]:
+            return [
+                _KombuConsumer(
+                    channel,
+                    queues=[node_control_queue(owner._node_id)],
+                    on_message=owner._control,
+                    accept=["json"],
+                    prefetch_count=64,
+                )
+            ]
+
+        def start(self, consumer: Any) -> None:
+            owner._connected(consumer)
+            super().start(consumer)
+
+    return ControlStep
+
+
+def _parking_consumer(owner: CeleryWorker) -> type[CeleryConsumer]:
+    """Celery's consumer, but what it cannot read is parked: Celery itself would acknowledge it away."""
+
+    class ParkingConsumer(CeleryConsumer):  # type: ignore[misc]
+        def connect(self) -> Any:
+            connection = super().connect()
+            if connection.transport.driver_type == "memory":
+                # The embedded broker is polled anyway; the loop is to see soon that it should stop.
+                drain = connection.drain_events
+                connection.drain_events = lambda timeout: drain(timeout=min(timeout, _LOOK_S))
+            return connection
+
+        def on_unknown_message(self, body: Any, message: Any) -> None:
+            self._park(message, "no task message")
+
+        def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
+            self._park(message, f"no handler {exc}")
+
+        def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:
+            self._park(message, exc)
+
+        def on_decode_error(self, message: Any, exc: Exception) -> None:
+            self._park(message, exc)
+
+        def _park(self, message: Any, error: Exception | str) -> None:
+            raw = message.body
+            owner._unreadable(raw if isinstance(raw, bytes) else str(raw).encode(), error)
+            message.ack_log_error(_LOG, self.connection_errors)
+
+    return ParkingConsumer
