@@ -147,6 +147,7 @@ def build() -> None:
     scene.cycles.seed = 1
     scene.cycles.use_adaptive_sampling = False
     scene.cycles.use_denoising = False
+    scene.cycles.sample_clamp_indirect = 2.0  # no fireflies at few samples
     scene.cycles.max_bounces = 4
     scene.frame_start, scene.frame_end = 1, FRAMES
     add_stage(scene)

@@ -41,6 +41,13 @@ _PIECE = re.compile(r"(-?[0-9]+)(?:-(-?[0-9]+)(?::([0-9]+))?)?\Z")
 class Refusal(Exception):
     """The task cannot be rendered as asked; the text says why, in one line."""
 
+    is_final = False
+    """Trying again, on another node too, cannot help."""
+
+
+class FinalRefusal(Refusal):
+    is_final = True
+
 
 def frames_of(text: str) -> list[int]:
     """The frames of an OpenJD range: "1-9:2,20" gives [1, 3, 5, 7, 9, 20]."""
@@ -48,12 +55,12 @@ def frames_of(text: str) -> list[int]:
     for piece in text.split(","):
         match = _PIECE.match(piece.strip())
         if match is None:
-            raise Refusal(f"cannot read the frames {text!r}")
+            raise FinalRefusal(f"cannot read the frames {text!r}")
         first, last, step = match.groups()
         frames += range(int(first), int(first if last is None else last) + 1, int(step or 1))
     outside = [frame for frame in frames if abs(frame) > MAX_FRAME]
     if outside:
-        raise Refusal(f"Blender has no frame {outside[0]}: frames go from -{MAX_FRAME} to {MAX_FRAME}")
+        raise FinalRefusal(f"Blender has no frame {outside[0]}: frames go from -{MAX_FRAME} to {MAX_FRAME}")
     return frames
 
 
@@ -205,7 +212,7 @@ def render_frames(scene: Any, frames: Collection[int], directory: str, pattern: 
         except RuntimeError as error:
             text = " ".join(str(error).split()).removeprefix("Error: ")
             if "no camera" in text:
-                text = f"scene {scene.name!r} has no camera"
+                raise FinalRefusal(f"scene {scene.name!r} has no camera") from error
             raise Refusal(f"frame {frame}: {text}") from error
         if "FINISHED" not in result:
             raise Refusal(f"frame {frame}: the render was cancelled")
@@ -238,14 +245,14 @@ def run(argv: Sequence[str]) -> None:
         scene = bpy.data.scenes.get(options.scene_name)
         if scene is None:
             names = ", ".join(repr(each.name) for each in bpy.data.scenes)
-            raise Refusal(f"the file has no scene {options.scene_name!r}, only {names}")
+            raise FinalRefusal(f"the file has no scene {options.scene_name!r}, only {names}")
     extension = os.path.splitext(options.output_pattern)[1].lower()
     if extension not in FORMATS:
-        raise Refusal(f"no file format is known for {extension!r}")
+        raise FinalRefusal(f"no file format is known for {extension!r}")
     set_still_format(scene, FORMATS[extension] if options.format == "AUTO" else (options.format,))
     render = scene.render
     if render.use_multiview and render.image_settings.views_format == "INDIVIDUAL":
-        raise Refusal(
+        raise FinalRefusal(
             "the scene writes one file for each eye, which the farm cannot check: turn Stereoscopy off"
         )
     render.use_file_extension = False  # the pattern holds it
@@ -265,7 +272,7 @@ def main() -> None:
     try:
         run(sys.argv[sys.argv.index("--") + 1 :])
     except Refusal as refusal:
-        say("error", refusal)
+        say("refused" if refusal.is_final else "error", refusal)
         code = EXIT_REFUSED
     except (Exception, SystemExit) as error:  # noqa: BLE001  the edge: nothing else would print the marker
         traceback.print_exc()

@@ -31,18 +31,20 @@ _NOT_READ = re.compile(
     r"Error: (?:Cannot read file|File format is not supported in file|Failed to read blend file|Loading \"|"
     r"Failed to load|.{1,400}: not a blend file|Cannot open file)"
 )
-_ENDS = re.compile(r"Error: (?:engine not found|script failed, |Cannot render, |Cannot render |no camera)")
-_NO_SCENE = re.compile(r"Can't find scene: ")
+_ENDS = re.compile(r"Error: (?:engine not found|script failed, |Cannot render\b)")
+_FINAL = re.compile(r"Error: Cannot render, no camera|Can't find scene: ")
+"""Nothing that a node could do better."""
 _NO_SPACE = re.compile(r"No space left on device[).']*(?: cannot save: .*)?\Z")
 _NOT_SAVED = re.compile(r"(?:Error: )?Render error \(.{0,200}\) cannot save: ")
 _GPU_MEMORY = re.compile(
-    r"(?:Error: )?(?:System is out of GPU memory|Out of memory in |"
+    r"(?:Error: )?(?:System is out of GPU (?:and shared host )?memory|Out of memory in |"
     r"(?:CUDA|HIP|OptiX|Metal|oneAPI) error: Out of memory|"
     r"(?:CUDA_ERROR|hipError|CUDA_ERR|OPTIX_ERROR)[A-Z_]*OUT_OF_MEMORY|"
     r"Failed to allocate .{0,80} GPU memory)",
     re.IGNORECASE,
 )
-_HOST_MEMORY = re.compile(r"(?:(?:Malloc|Calloc|Malloc array|Calloc array) returns null: |std::bad_alloc\b)")
+_HOST_MEMORY = re.compile(r"(?:\b[A-Za-z ]{0,20}alloc(?: array)? returns null: len=|std::bad_alloc\b)")
+_CRASH = re.compile(r"Writing: .{1,1000}\.crash\.txt\Z")
 _NAMES = ("Read blend:", "Info: Read library:", "Info: Saved", "Blender quit")
 """Starts of lines that hold a path and no news."""
 
@@ -53,9 +55,10 @@ class BlenderParser:
 
     frames: tuple[int, ...]
     _done: int = 0
-    _inner: float = 0.0
     _layers: int = 1
-    _seen_layers: list[str] = field(default_factory=list)
+    _layer: int = 0
+    """From 0; Cycles renders one view layer after the other."""
+    _layer_fraction: float = 0.0
     _current: str = ""
     _has_driver: bool = False
     _fraction: float = 0.0
@@ -106,8 +109,8 @@ class BlenderParser:
                 return self._warn(path, f"missing {kind}: {path}")
             case "warning":
                 return self._warn(marker.rest, marker.rest)
-            case "error":
-                return self._fatal(marker.rest)
+            case "error" | "refused":
+                return self._fatal(marker.rest, is_final=marker.key == "refused")
             case _:
                 return None
 
@@ -124,23 +127,26 @@ class BlenderParser:
         return Reading(fraction=fraction, message=message, is_rendering=True)
 
     def _progress(self, parts: list[str]) -> Reading | None:
-        """The part of one frame. Cycles does each view layer after the other, each from 0 samples on."""
-        last = parts[-1]
+        """The part of one frame. Samples that start again are the next view layer's."""
+        last = parts[-1] if parts else ""
+        if len(parts) >= 2 and parts[-2].startswith("Synchronizing"):
+            return Reading(message=last[:_LIMIT])  # the name of an object, whatever it looks like
         if match := _EEVEE.match(last):
             inner = _ratio(int(match.group(1)), int(match.group(2)))
         elif match := _SAMPLE.match(last):
             tile, tiles, sample, samples = (int(group or 0) for group in match.groups())
             # The sample count starts again with each tile, and repeats its end when a tile is done.
             inner = _ratio(tile, tiles) if tiles else _ratio(sample, samples)
-        elif len(parts) >= 2 and _GPU_MEMORY.match(last) and not parts[-2].startswith("Synchronizing"):
+        elif last == "Finished":
+            inner = 1.0
+        elif _GPU_MEMORY.match(last):
             return self._fatal(last, Outcome.OUT_OF_MEMORY)
         else:
             return Reading(message=last[:_LIMIT]) if last else None
-        layer = parts[-2] if len(parts) >= 2 and ", " in parts[-2] and ":" not in parts[-2] else ""
-        if layer not in self._seen_layers:
-            self._seen_layers.append(layer)
-        whole = max(self._layers, len(self._seen_layers))
-        inner = (self._seen_layers.index(layer) + inner) / whole
+        if inner < self._layer_fraction:
+            self._layer += 1
+        self._layer_fraction = inner
+        inner = (self._layer + inner) / max(self._layers, self._layer + 1)
         return Reading(fraction=self._advance(self._done, inner), message=last[:_LIMIT], is_rendering=True)
 
     def _message(self, line: str) -> Reading | None:
@@ -154,10 +160,14 @@ class BlenderParser:
         if _NEWER.match(line):
             return self._warn("newer", line.removeprefix("Warning: "))
         if _NO_SPACE.search(line[-4000:]):
-            return self._fatal(line, Outcome.STORAGE)
+            return self._fatal(text, Outcome.STORAGE)
         if _GPU_MEMORY.match(text) or _HOST_MEMORY.search(text[:300]):
             return self._fatal(text, Outcome.OUT_OF_MEMORY)
-        if _NOT_READ.match(line) or _ENDS.match(line) or _NO_SCENE.match(line) or _NOT_SAVED.match(line):
+        if _CRASH.match(line):
+            return self._fatal("Blender crashed")
+        if _FINAL.match(line):
+            return self._fatal(line, is_final=True)
+        if _NOT_READ.match(line) or _ENDS.match(line) or _NOT_SAVED.match(line):
             return self._fatal(line)
         return None
 
@@ -166,13 +176,12 @@ class BlenderParser:
 
     def _begin(self, frame: str) -> None:
         self._current = frame
-        self._seen_layers.clear()
-        self._inner = 0.0
+        self._layer = 0
+        self._layer_fraction = 0.0
 
     def _advance(self, done: int, inner: float) -> float:
         """The fraction of the task. It never goes back: a second layer or pass is no loss."""
         self._done = done
-        self._inner = inner
         total = max(len(self.frames), 1)
         self._fraction = max(self._fraction, min((done + min(inner, 1.0)) / total, 1.0))
         return self._fraction
@@ -184,12 +193,12 @@ class BlenderParser:
         self._warned.add(key)
         return Reading(warning=text[:_LIMIT])
 
-    def _fatal(self, text: str, outcome: Outcome | None = None) -> Reading:
+    def _fatal(self, text: str, outcome: Outcome | None = None, *, is_final: bool = False) -> Reading:
         if outcome is None and _GPU_MEMORY.search(text):
             outcome = Outcome.OUT_OF_MEMORY
         elif outcome is None and ("No space left on device" in text or "is the disk full?" in text):
             outcome = Outcome.STORAGE
-        return Reading(fatal=text.removeprefix("Error: ")[:_LIMIT], outcome=outcome)
+        return Reading(fatal=text.removeprefix("Error: ")[:_LIMIT], outcome=outcome, is_final=is_final)
 
 
 def _ratio(part: int, whole: int) -> float:

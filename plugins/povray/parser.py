@@ -81,7 +81,7 @@ class PovrayParser:
                 return self._fatal(f"{line} Is the disk full?", Outcome.STORAGE)
             return self._fatal(line)
         if _PARSE_ERROR.match(line) or _OPTION.match(line):
-            return self._fatal(line)
+            return self._fatal(line, is_final="Cannot open" not in line)  # another node may have the file
         if (
             _FATAL.match(line) and not self._has_failed
         ):  # the end of every failure: what was said before is better
@@ -95,6 +95,6 @@ class PovrayParser:
         self._fraction = max(self._fraction, min((done + min(inner, 1.0)) / total, 1.0))
         return self._fraction
 
-    def _fatal(self, text: str, outcome: Outcome | None = None) -> Reading:
+    def _fatal(self, text: str, outcome: Outcome | None = None, *, is_final: bool = False) -> Reading:
         self._has_failed = True
-        return Reading(fatal=text[:_LIMIT], outcome=outcome)
+        return Reading(fatal=text[:_LIMIT], outcome=outcome, is_final=is_final)
