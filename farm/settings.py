@@ -22,7 +22,7 @@ from farm.errors import UserError
 
 CONFIG_PLACES = (Path("farm.toml"), Path("~/.config/ridgeline/farm.toml"), Path("/etc/ridgeline/farm.toml"))
 _TABLES = frozenset({"attributes", "amounts"})
-_NOT_SETTINGS = frozenset({"FARM_CONFIG", "FARM_ATTEMPT_ID", "FARM_TEST_SERVICES"})
+_NOT_SETTINGS = frozenset({"FARM_CONFIG", "FARM_ATTEMPT_ID"})
 
 
 def _state_dir() -> Path:
@@ -153,7 +153,8 @@ def load_settings(*, environment: Mapping[str, str] | None = None, **overrides: 
         for key in values:
             _check_key(key, str(path))
     for name, value in environment.items():
-        if name.startswith("FARM_") and name not in _NOT_SETTINGS:
+        is_ours = name.startswith("FARM_") and not name.startswith("FARM_TEST_")
+        if is_ours and name not in _NOT_SETTINGS:
             key = name.removeprefix("FARM_").lower()
             _check_key(key, f"the environment ({name})")
             values |= _split_lists({key: value}) if key not in _TABLES else {key: _table(name, value)}

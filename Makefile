@@ -1,0 +1,49 @@
+# Two commands do all the set-up: `make demo` renders real frames, `make test` runs the tests.
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test check bench clean
+
+help:
+	@echo "make demo   install into $(VENV), start an embedded farm, render 12 frames"
+	@echo "make test   install, check style, types and import rules, run the tests"
+	@echo "make check  the checks alone"
+	@echo "make bench  the benchmarks, with their ratios"
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; on Debian: apt install python3"; exit 2; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv >/dev/null; } \
+	  || { echo "Python's venv module is missing; on Debian: sudo apt install python3-venv"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	@command -v blender >/dev/null || $(BIN)/python -c 'import bpy' 2>/dev/null \
+	  || { echo "No blender here: trying the bpy wheel (about 350 MB) ..."; \
+	       $(BIN)/python -m pip install -q --disable-pip-version-check 'bpy==4.5.*' \
+	         || echo "The bpy wheel cannot be had either."; }
+	$(BIN)/farm demo
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/pytest
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf $(VENV) build dist demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
