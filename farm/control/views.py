@@ -1,0 +1,200 @@
+"""What the API shows beyond the nouns themselves: the same types for the server, the CLI and live view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from farm.flow.stats import Spread
+from farm.model.ids import NodeId
+from farm.model.machines import Demand
+from farm.model.states import TaskState
+from farm.model.work import Counts, Isolation, Job, Profile, Tag
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[T]):
+    """A piece of a list."""
+
+    items: tuple[T, ...]
+    next: int | None = None
+    """Give it as `after` (jobs: `before`) to read on; null: this was the last piece."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    job: Job
+    counts: Counts
+    """Tasks of all steps by state."""
+    progress: float
+    """0 to 1: the share of tasks that ended."""
+    tag: Tag = Tag.UNKNOWN
+    """Of the step with most tasks."""
+    eta_s: tuple[float, float] | None = None
+    """Seconds from now until the rest is done: (likely, at worst 9 times in 10). None: cannot say."""
+    spread: Spread | None = None
+    """Of the accepted attempts' run times, the newest 2,000 at most."""
+    waiting: str = ""
+    """Why nothing runs, one line; empty when something runs or the job has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarmView:
+    """The farm at a glance, and who asks."""
+
+    version: str
+    now: float
+    """Seconds since the epoch on the database's clock: the clock of every time in the API."""
+    policy: str
+    leader: str | None
+    """The scheduler that leads now; None: none does, nothing is dispatched."""
+    nodes: int
+    nodes_online: int
+    """Those that take work."""
+    slots: int
+    """Of the nodes that are not offline."""
+    slots_used: int
+    counts: Counts
+    """Tasks of all jobs that have not ended, by state."""
+    user: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    name: str
+    tasks: int
+    frames: str | None
+    depends_on: tuple[str, ...]
+    isolation: Isolation
+    demand: Demand
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """What a submission would become; nothing was stored."""
+
+    name: str
+    steps: tuple[PlannedStep, ...]
+    output_directories: tuple[str, ...]
+    warnings: tuple[str, ...]
+    existing_files_checked: bool = False
+    """The server does not look at the artists' disks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyLine:
+    """One cause for waiting."""
+
+    step: str
+    """Empty: the whole job."""
+    text: str
+    count: int = 0
+    """For how many nodes it holds; 0: it is not about nodes."""
+    node_ids: tuple[NodeId, ...] = ()
+    is_momentary: bool = True
+    """It may pass without anybody changing a node or the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyView:
+    lines: tuple[WhyLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedView:
+    changed: int
+    """How many tasks."""
+    job: JobView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPiece:
+    sequence: int
+    text: str
+    """Raw: show it through `clean()`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogView:
+    chunks: tuple[LogPiece, ...]
+    is_ended: bool
+    """The attempt has ended and nothing more is to come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenView:
+    name: str
+    user: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTokenView:
+    token: str
+    """Shown this once."""
+    name: str
+    user: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditView:
+    """One thing that somebody asked for."""
+
+    id: int
+    at: float
+    actor: str
+    token: str
+    """The token's name."""
+    ip: str
+    method: str
+    path: str
+    target: str
+    """What it was about: "job 12", "node blade-3"."""
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    status: int
+    """HTTP; 400 and above: it was refused."""
+
+
+# --- requests -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """What to change of a job; None (or left out) leaves a thing as it is."""
+
+    priority: int | None = None
+    """0 to 100."""
+    max_running: int | None = None
+    """0 takes the limit away."""
+    pool: str | None = None
+    """"" means any pool."""
+    is_paused: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskChoice:
+    """Which tasks of a job; nothing given: all of them. Several together narrow the choice."""
+
+    frames: str | None = None
+    """A frame range as people type it: "1-100x2"."""
+    task_ids: tuple[int, ...] | None = None
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryChoice(TaskChoice):
+    states: tuple[TaskState, ...] = (TaskState.FAILED, TaskState.CANCELLED)
+    """"done" renders accepted frames again; "held" says that the lost attempt is dead for certain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest:
+    name: str
+    user: str
+    role: str = "user"

@@ -1,0 +1,41 @@
+"""The API's own types; they are defined in `farm.control.views`, one ring further in."""
+
+from farm.control.views import (
+    AuditView,
+    ChangedView,
+    FarmView,
+    JobChange,
+    JobView,
+    LogPiece,
+    LogView,
+    NewTokenView,
+    Page,
+    PlannedStep,
+    PlanView,
+    RetryChoice,
+    TaskChoice,
+    TokenRequest,
+    TokenView,
+    WhyLine,
+    WhyView,
+)
+
+__all__ = [
+    "AuditView",
+    "ChangedView",
+    "FarmView",
+    "JobChange",
+    "JobView",
+    "LogPiece",
+    "LogView",
+    "NewTokenView",
+    "Page",
+    "PlanView",
+    "PlannedStep",
+    "RetryChoice",
+    "TaskChoice",
+    "TokenRequest",
+    "TokenView",
+    "WhyLine",
+    "WhyView",
+]
