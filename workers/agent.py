@@ -296,8 +296,8 @@ class _Supervisor:
             first_sequence=secrets.randbits(30),
         )
         core.restore(
-            ended=[(a, e.stage) for a, e in journal.entries.items() if e.has_ended and not e.is_accepted],
-            forgotten=[a for a, e in journal.entries.items() if e.is_accepted],
+            ended=[(a, e.stage) for a, e in journal.entries.items() if e.has_ended],
+            forgotten=journal.accepted_ids,
         )
         gauges = Gauges(settings.state_dir, gpus.loads, period_s=settings.heartbeat_s)
         gauges.start()

@@ -37,7 +37,6 @@ class Entry:
     """The host's start time, clock ticks since boot; with pid and boot id it names one process for ever."""
     boot_id: str = ""
     has_ended: bool = False
-    is_accepted: bool = False
 
 
 class Journal:
@@ -45,7 +44,10 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._file = LineFile(path)
-        self.entries: OrderedDict[AttemptId, Entry] = OrderedDict()
+        self.entries: dict[AttemptId, Entry] = {}
+        """What the farm has not accepted the end of."""
+        self.accepted_ids: OrderedDict[AttemptId, None] = OrderedDict()
+        """The last ones that it has, oldest first."""
 
     def load(self) -> None:
         """Read what earlier sessions wrote, and write it anew without what is superfluous."""
@@ -78,7 +80,7 @@ class Journal:
         for record in records:
             self._take(record)
         self._file.append(records)
-        if self._file.lines > 3 * len(self.entries) + _SLACK:
+        if self._file.lines > 3 * len(self.entries) + len(self.accepted_ids) + _SLACK:
             self._compact()
 
     def _take(self, record: dict[str, Any]) -> None:
@@ -95,26 +97,17 @@ class Journal:
             case {"ended": str(attempt_id)}:
                 self._entry(attempt_id).has_ended = True
             case {"accepted": str(attempt_id)}:
-                entry = self._entry(attempt_id)
-                entry.has_ended = entry.is_accepted = True
-                self._forget_oldest()
+                self.entries.pop(AttemptId(attempt_id), None)
+                self.accepted_ids[AttemptId(attempt_id)] = None
+                if len(self.accepted_ids) > REMEMBERED:
+                    self.accepted_ids.popitem(last=False)
 
     def _entry(self, attempt_id: str) -> Entry:
         return self.entries.setdefault(AttemptId(attempt_id), Entry())
 
-    def _forget_oldest(self) -> None:
-        while len(self.entries) > REMEMBERED:
-            oldest, entry = next(iter(self.entries.items()))
-            if not entry.is_accepted:
-                return  # keep what the farm has not taken; the memory is bounded by what it leaves open
-            del self.entries[oldest]
-
     def _compact(self) -> None:
-        records: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = [{"accepted": attempt_id} for attempt_id in self.accepted_ids]
         for attempt_id, entry in self.entries.items():
-            if entry.is_accepted:
-                records.append({"accepted": attempt_id})
-                continue
             record: dict[str, Any] = {"received": attempt_id}
             if entry.stage is not None:
                 record |= {"directory": entry.stage.directory, "job": entry.stage.job_uid}
