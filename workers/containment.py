@@ -39,7 +39,11 @@ class Containment(StrEnum):
 # `setpriv --pdeathsig` ends the outer process with the thread that started it, `--kill-child` ends process 1
 # of the namespace with the outer process. Entering a user namespace raises capabilities and so clears the
 # death signal: it is set again inside. The capabilities are for the mount of /proc, and dropped after it.
-_NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+# Slave: a file system that is mounted while the host lives appears inside too (where mounts are shared).
+_NAMESPACE = (
+    *("unshare", "--pid", "--fork", "--kill-child"),
+    *("--mount-proc", "--propagation", "slave", "--"),
+)
 _PREFIXES = {
     Containment.PID_NAMESPACE: ("setpriv", "--pdeathsig", "KILL", "--", *_NAMESPACE),
     Containment.USER_NAMESPACE: (

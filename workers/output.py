@@ -161,9 +161,7 @@ class Output:
         except Exception as error:  # noqa: BLE001  an error in our own parser never changes a task's state
             self._parser = None
             _log.exception("the parser failed on %r", line[:200])
-            self.note(
-                f"(farm: reading this output failed with {type(error).__name__}; no progress from here)"
-            )
+            self.note(f"(farm: the output parser failed with {type(error).__name__}; no progress from here)")
             return
         if reading is not None:
             self._learn(reading)

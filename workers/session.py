@@ -50,17 +50,24 @@ _SETTLE_S = 0.05
 _CALLBACK_LIMIT_S = 5.0
 """For the libraries to notice that a killed process has ended."""
 _BUFFERED_LINES = 1000
+_QUEUE_POLL_S = 0.001
 _SHELL_NOT_FOUND = re.compile(r": exec: (?:line \d+: )?(.+): not found$")
 _COMMAND_NOT_FOUND = 127
 
 
-def _bounded_queue() -> queue.Queue[str]:
-    return queue.Queue(_BUFFERED_LINES)
+class _BoundedQueue(queue.Queue[str]):
+    """A full one makes `put` wait until it is half empty, so that the two threads do not take turns."""
+
+    def put(self, item: str, block: bool = True, timeout: float | None = None) -> None:
+        if self.qsize() >= _BUFFERED_LINES:
+            while self.qsize() > _BUFFERED_LINES // 2:
+                time.sleep(_QUEUE_POLL_S)
+        super().put(item, block, timeout)
 
 
 # The libraries read a process's output into a queue without bound, faster than they empty it: a flood of
 # output would fill the memory. A bound makes the reader, and so the process, wait.
-session_subprocess.Queue = _bounded_queue  # type: ignore[attr-defined, assignment]
+session_subprocess.Queue = _BoundedQueue  # type: ignore[attr-defined, assignment]
 
 
 class _Listener(logging.Handler):

@@ -59,7 +59,6 @@ _ROOT_PREFIX = "ridgeline-host-"
 _CLOCK_SLACK_S = 2.0
 """File servers round time stamps down, and their clock is not ours."""
 _HEADER_LIMIT = 2000
-_REMEMBERED_STEPS = 16
 _STALE_S = 60.0
 """A directory as young as this may belong to a host that has not locked it yet."""
 _DIE_LIMIT_S = 5.0
@@ -240,7 +239,7 @@ class Attempt:
         order, script = self._order, self._script
         added = {**self._run.environment, TAG: order.attempt_id}
         added.setdefault("TMPDIR", directory)
-        action = self._host.plain_action(script.job_uid, script.template, script.step)
+        action = plain.plain_action(script.template, script.step)
         argv = (
             plain.fill(action, self._parameters, order.parameters, directory) if action is not None else None
         )
@@ -331,7 +330,6 @@ class Host:
         self.environment = environment
         self._root = root
         self._attempts = 0
-        self._actions: dict[tuple[str, str], plain.PlainAction | None] = {}
         self._oom_kills = _oom_kills()
 
     def serve(self) -> NoReturn:
@@ -348,15 +346,6 @@ class Host:
         directory = os.path.join(self._root, str(self._attempts))
         os.mkdir(directory)
         return directory
-
-    def plain_action(self, job_uid: str, template: dict[str, Any], step: str) -> plain.PlainAction | None:
-        """As `plain.plain_action`; a job's template never changes, so that it is read once."""
-        key = (job_uid, step)
-        if key not in self._actions:
-            if len(self._actions) >= _REMEMBERED_STEPS:
-                self._actions.clear()
-            self._actions[key] = plain.plain_action(template, step)
-        return self._actions[key]
 
     def new_oom_kills(self) -> int | None:
         """Kills by the kernel for lack of memory since the last question; None: the system does not say."""

@@ -149,7 +149,9 @@ def check_names(names: Sequence[str]) -> None:
     for name in names:
         parts = PurePosixPath(name).parts
         if not parts or name.startswith("/") or ".." in parts or "\0" in name or parts[0] == PRIVATE:
-            raise StagingError(Outcome.JOB_ERROR, f"{name!r} is not a file name inside the output directory")
+            raise StagingError(
+                Outcome.JOB_ERROR, f"{name!r} is not a file name inside the output directory", is_final=True
+            )
 
 
 def refuse_overwrite(stage: Stage, names: Sequence[str], *, may_replace: bool) -> None:
