@@ -543,7 +543,7 @@ def _check_ranges(job: Any) -> None:
 def _check_paths(parameters: Mapping[str, tuple[str, str]]) -> None:
     """Paths must be absolute: the farm cannot know which directory a relative one starts from.
 
-    Those of a LIST[PATH] may be relative: the library leaves them alone on the client's side too, so scripts that
+    Those of a LIST[PATH] may be relative: the library leaves them alone on the client too, so scripts that
     take such a list say themselves what it is relative to.
     """
     for name, (kind, text) in parameters.items():
@@ -647,7 +647,7 @@ def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None]:
     gpus = math.ceil(least.pop("amount.worker.gpu", Decimal(0)))
     demand = Demand(
         pool=submission.settings.pool,
-        cpus=max(float(least.pop("amount.worker.vcpu", Decimal(1))), 1),
+        cpus=float(least.pop("amount.worker.vcpu", Decimal(0))),
         memory_mib=math.ceil(least.pop("amount.worker.memory", Decimal(0))),
         gpus=max(gpus, 1) if vram_mib > 0 else gpus,
         vram_mib=vram_mib,

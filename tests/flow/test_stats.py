@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.flow.stats import eta_s, spread
+
+DURATIONS = st.lists(st.floats(0.01, 1e5), min_size=1, max_size=50)
+
+
+def test_the_spread_of_a_known_list() -> None:
+    known = spread([1, 2, 3, 4, 10])
+    assert known is not None
+    assert (known.count, known.mean_s, known.p50_s) == (5, 4, 3)
+    assert known.sd_s == pytest.approx(3.1623, abs=1e-4)
+    assert known.p95_s == pytest.approx(8.8)
+    assert known.relative == pytest.approx(0.7906, abs=1e-4)
+
+
+def test_there_is_no_spread_of_nothing() -> None:
+    assert spread([]) is None
+
+
+def test_equal_durations_do_not_spread() -> None:
+    known = spread([0.0, 0.0])
+    assert known is not None
+    assert known.relative == known.sd_s == 0
+
+
+@given(DURATIONS)
+def test_the_order_of_durations_does_not_matter(durations: list[float]) -> None:
+    known = spread(durations)
+    assert known == spread(durations[::-1])
+    assert known is not None
+    assert known.sd_s == pytest.approx(statistics.pstdev(durations), rel=1e-6, abs=1e-9)
+    assert min(durations) <= known.p50_s <= known.p95_s <= max(durations)
+
+
+def test_equal_tasks_take_their_time_divided_by_the_slots() -> None:
+    assert eta_s(100, [10.0] * 5, 4) == (250.0, 250.0)
+
+
+def test_more_slots_than_tasks_do_not_help() -> None:
+    assert eta_s(2, [10.0] * 5, 50) == (10.0, 10.0)
+
+
+def test_nothing_left_takes_no_time_and_nothing_known_gives_no_estimate() -> None:
+    assert eta_s(0, [], 0) == (0.0, 0.0)
+    assert eta_s(5, [], 4) is None
+    assert eta_s(5, [1.0], 0) is None
+
+
+@given(st.integers(1, 10_000), DURATIONS, st.integers(1, 100))
+def test_the_bad_case_is_never_better_than_the_likely_one(
+    remaining: int, durations: list[float], slots: int
+) -> None:
+    estimate = eta_s(remaining, durations, slots)
+    assert estimate is not None
+    likely, at_worst = estimate
+    assert 0 < likely <= at_worst
+    more = eta_s(remaining * 2, durations, slots)
+    assert more is not None
+    assert more[0] >= likely
