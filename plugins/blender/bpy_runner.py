@@ -266,6 +266,8 @@ def run(arguments: Sequence[str]) -> int:
         print(stop, flush=True)
         return stop.status
     except SystemExit as exit_request:  # a script's own wish
+        if exit_request.code is None:
+            return 0
         return exit_request.code if isinstance(exit_request.code, int) else 1
     print("\nBlender quit", flush=True)
     return 0
