@@ -75,13 +75,13 @@ def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
         .where(_ATTEMPT.c.state.in_(_LIVE))
     )
     held: dict[NodeId, list[Use]] = {}
-    for node_id, device_id, demand in db.execute(query).tuples():
-        held.setdefault(NodeId(node_id), []).append(
+    for row in db.execute(query):
+        held.setdefault(NodeId(row.node_id), []).append(
             Use(
-                device_id=device_id,
-                cpus=demand["cpus"],
-                memory_mib=demand["memory_mib"],
-                vram_mib=demand["vram_mib"],
+                device_id=row.device_id,
+                cpus=row.demand["cpus"],
+                memory_mib=row.demand["memory_mib"],
+                vram_mib=row.demand["vram_mib"],
             )
         )
     return held
@@ -132,13 +132,8 @@ def lease(
 ) -> None:
     """Give the node a lease on an attempt at each claimed task, and owe it the launch message."""
     now = db.scalar(sa.select(db_now())) or 0.0
-    generations: dict[int, int] = dict(
-        db.execute(
-            sa.select(_TASK.c.id, _TASK.c.generation).where(_TASK.c.id.in_([c.task_id for c, _ in claimed]))
-        )
-        .tuples()
-        .all()
-    )
+    query = sa.select(_TASK.c.id, _TASK.c.generation).where(_TASK.c.id.in_([c.task_id for c, _ in claimed]))
+    generations: dict[int, int] = {row.id: row.generation for row in db.execute(query)}
     db.execute(
         sa.insert(_ATTEMPT),
         [
@@ -180,14 +175,16 @@ class Leased:
     step_id: StepId
     index: int
     generation: int
+    replace_existing: bool
     device_id: str
 
 
 def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased]:
     """Those of `attempt_ids` that are still to be started, by step."""
     query = (
-        sa.select(_ATTEMPT, _TASK.c.idx)
+        sa.select(_ATTEMPT, _TASK.c.idx, _JOB.c.replaces_existing)
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
+        .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
         .where(_ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.state == "assigned")
         .order_by(_ATTEMPT.c.step_id, _TASK.c.rank)
     )
@@ -199,6 +196,7 @@ def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased
             step_id=StepId(row["step_id"]),
             index=row["idx"],
             generation=row["generation"],
+            replace_existing=row["replaces_existing"],
             device_id=row["device_id"],
         )
         for row in db.execute(query).mappings()
@@ -458,15 +456,10 @@ def renew(
     """The node says it holds these: returns (kept, to be stopped). Held tasks go on running."""
     if not attempt_ids:
         return [], []
-    known: dict[str, str] = dict(
-        db.execute(
-            sa.select(_ATTEMPT.c.id, _ATTEMPT.c.state).where(
-                _ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.node_id == node_id
-            )
-        )
-        .tuples()
-        .all()
+    query = sa.select(_ATTEMPT.c.id, _ATTEMPT.c.state).where(
+        _ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.node_id == node_id
     )
+    known: dict[str, str] = {row.id: row.state for row in db.execute(query)}
     kept = [a for a in attempt_ids if known.get(a) in ("assigned", "running")]
     db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id.in_(kept)).values(lease_until=db_now() + lease_s))
     returned = db.execute(
@@ -493,9 +486,9 @@ def unheard(
     )
     lost_message: list[AttemptId] = []
     gone: list[AttemptId] = []
-    for attempt_id, state in db.execute(query).tuples():
-        if attempt_id not in listed:
-            (lost_message if state == "assigned" else gone).append(AttemptId(attempt_id))
+    for row in db.execute(query):
+        if row.id not in listed:
+            (lost_message if row.state == "assigned" else gone).append(AttemptId(row.id))
     return lost_message, gone
 
 
@@ -507,7 +500,7 @@ def expired(db: sa.Connection) -> list[tuple[AttemptId, JobId]]:
         .where(_ATTEMPT.c.state.in_(_LIVE), _ATTEMPT.c.lease_until < db_now(), _TASK.c.state != "held")
         .limit(1_000)
     )
-    return [(AttemptId(a), JobId(j)) for a, j in db.execute(query).tuples()]
+    return [(AttemptId(row.id), JobId(row.job_id)) for row in db.execute(query)]
 
 
 def expire_leases(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[JobId]:

@@ -88,6 +88,7 @@ def submit(
             max_retries=settings.max_retries,
             max_failed_tasks=settings.max_failed_tasks,
             max_running=settings.max_running,
+            replaces_existing=settings.replace_existing,
             settings=rows.to_json(settings),
             output_directories=list(plan.output_directories),
             submitted_at=now,
@@ -170,9 +171,8 @@ def _new_id(inserted: sa.CursorResult[Any]) -> int:
 def _unmet(db: sa.Connection, needed: Sequence[int]) -> list[int]:
     if not needed:
         return []
-    found: dict[int, str] = dict(
-        db.execute(sa.select(_JOB.c.id, _JOB.c.state).where(_JOB.c.id.in_(needed))).tuples().all()
-    )
+    query = sa.select(_JOB.c.id, _JOB.c.state).where(_JOB.c.id.in_(needed))
+    found: dict[int, str] = {row.id: row.state for row in db.execute(query)}
     for job_id in needed:
         if job_id not in found:
             raise NotFound(f"depends_on names job {job_id}, which does not exist")
@@ -227,10 +227,8 @@ def _jobs(db: sa.Connection, found: Sequence[rows.Row]) -> list[Job]:
     for row in db.execute(query).mappings():
         steps[row["job_id"]].append(rows.step(row))
     needs: dict[int, list[int]] = {i: [] for i in ids}
-    for job_id, needed in db.execute(
-        sa.select(_NEEDS.c.job_id, _NEEDS.c.needs_job_id).where(_NEEDS.c.job_id.in_(ids))
-    ).tuples():
-        needs[job_id].append(needed)
+    for row in db.execute(sa.select(_NEEDS).where(_NEEDS.c.job_id.in_(ids))).mappings():
+        needs[row["job_id"]].append(row["needs_job_id"])
     return [rows.job(row, steps[row["id"]], sorted(needs[row["id"]])) for row in found]
 
 
@@ -321,7 +319,7 @@ def runtimes_s(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list[
         .order_by(_ATTEMPT.c.finished_at.desc())
         .limit(limit)
     )
-    return [(step_id, runtime_s) for step_id, runtime_s in db.execute(query).tuples()]
+    return [(row.step_id, row.runtime_s) for row in db.execute(query)]
 
 
 # --- steer --------------------------------------------------------------------------------------------
@@ -377,8 +375,8 @@ def _cancel_tasks(db: sa.Connection, job: Job, *, reason: str, task_ids: Collect
         .returning(_ATTEMPT.c.node_id, _ATTEMPT.c.id)
     )
     stops: dict[str, list[AttemptId]] = {}
-    for node_id, attempt_id in db.execute(query).tuples():
-        stops.setdefault(node_id, []).append(attempt_id)
+    for row in db.execute(query):
+        stops.setdefault(row.node_id, []).append(AttemptId(row.id))
     for node_id, attempt_ids in sorted(stops.items()):
         outbox.owe_control(db, node_id, Stop(attempt_ids=tuple(attempt_ids), reason=reason))
     return moved

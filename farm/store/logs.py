@@ -52,7 +52,9 @@ def read(db: sa.Connection, attempt_id: AttemptId, *, after: int = -1, limit: in
     )
     return [
         LogChunk(
-            attempt_id=attempt_id, sequence=sequence, text=zlib.decompress(data).decode("utf-8", "replace")
+            attempt_id=attempt_id,
+            sequence=row.sequence,
+            text=zlib.decompress(row.data).decode("utf-8", "replace"),
         )
-        for sequence, data in db.execute(query).tuples()
+        for row in db.execute(query)
     ]

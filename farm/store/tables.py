@@ -32,6 +32,7 @@ class JobRow(SQLModel, table=True):
     max_retries: int
     max_failed_tasks: int
     max_running: int | None = None
+    replaces_existing: bool = False
     settings: dict[str, Any] = Field(sa_column=_json())
     """All of JobSettings; the columns above are what queries look at and what may change."""
     output_directories: list[str] = Field(sa_column=_json())
@@ -118,6 +119,7 @@ class AttemptRow(SQLModel, table=True):
     __table_args__ = (
         Index("attempt_live", "state", "node_id"),
         Index("attempt_of_task", "task_id"),
+        Index("attempt_of_job", "job_id", "finished_at"),
         # G2: at most one accepted attempt for each generation of a task, whatever the code does.
         Index(
             "attempt_accepted",
@@ -131,7 +133,7 @@ class AttemptRow(SQLModel, table=True):
 
     id: str = Field(primary_key=True)
     task_id: int = Field(sa_column=Column(_BIG, nullable=False))
-    job_id: int = Field(foreign_key="job.id", index=True, ondelete="CASCADE")
+    job_id: int = Field(foreign_key="job.id", ondelete="CASCADE")
     step_id: int
     generation: int = 1
     node_id: str
@@ -239,3 +241,22 @@ class IdempotencyRow(SQLModel, table=True):
     """SHA-256 of the request, so that a key used for another request is refused."""
     job_id: int = Field(foreign_key="job.id", ondelete="CASCADE")
     created_at: float
+
+
+class AuditRow(SQLModel, table=True):
+    """What somebody asked for through the API. Rows are added, never changed."""
+
+    __tablename__: ClassVar[Any] = "audit"
+
+    id: int | None = Field(default=None, sa_column=Column(_BIG, primary_key=True, autoincrement=True))
+    at: float
+    actor: str
+    token: str
+    """The token's name."""
+    ip: str
+    method: str
+    path: str
+    target: str
+    before: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
+    after: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
+    status: int

@@ -1,0 +1,109 @@
+"""Databases for tests. PostgreSQL where it runs; with FARM_TEST_SERVICES=required its absence fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from farm.store import schema
+from farm.store.engine import open_engine
+
+POSTGRES = "postgresql://postgres@127.0.0.1"
+
+
+def missing(service: str, why: object) -> None:
+    """Skip the test, or fail it where services are required."""
+    text = f"{service} is not there: {why}"
+    if os.environ.get("FARM_TEST_SERVICES") == "required":
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+def new_postgres_database() -> str:
+    """The URL of an empty database of its own; `drop_postgres_database` it in the end."""
+    name = f"farm_test_{uuid.uuid4().hex[:12]}"
+    _on_server(f"CREATE DATABASE {name}")
+    return f"{POSTGRES}/{name}"
+
+
+def drop_postgres_database(url: str) -> None:
+    _on_server(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]} WITH (FORCE)")
+
+
+def _on_server(statement: str) -> None:
+    engine = sa.create_engine(
+        f"{POSTGRES}/postgres".replace("postgresql:", "postgresql+psycopg:"),
+        isolation_level="AUTOCOMMIT",
+        connect_args={"connect_timeout": 3},
+    )
+    try:
+        with engine.connect() as db:
+            db.exec_driver_sql(statement)
+    except sa.exc.OperationalError as error:
+        missing("PostgreSQL", error.orig)
+    finally:
+        engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A database with our tables, shared by the session."""
+    url = new_postgres_database()
+    try:
+        _upgrade(url)
+        yield url
+    finally:
+        drop_postgres_database(url)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "farm.db"
+    _upgrade(f"sqlite:///{path}")
+    return path
+
+
+def _upgrade(url: str) -> None:
+    engine = open_engine(url)
+    try:
+        schema.upgrade(engine)
+    finally:
+        engine.dispose()  # closing the last connection also empties SQLite's -wal into the file
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """A SQLite database of the test's own, with our tables, empty."""
+    shutil.copy(sqlite_template, tmp_path / "farm.db")
+    return f"sqlite:///{tmp_path / 'farm.db'}"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Of both kinds in turn: with our tables, empty."""
+    if request.param == "sqlite":
+        return str(request.getfixturevalue("sqlite_url"))
+    url = str(request.getfixturevalue("postgres_url"))
+    engine = open_engine(url)
+    try:
+        with engine.begin() as db:
+            tables = [t for t in sa.inspect(db).get_table_names() if t != "alembic_version"]
+            quoted = ", ".join(f'"{table}"' for table in tables)
+            db.exec_driver_sql(f"TRUNCATE {quoted} RESTART IDENTITY CASCADE")
+    finally:
+        engine.dispose()
+    return url
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    """Over `database_url`: the test runs once on SQLite and once on PostgreSQL."""
+    opened = open_engine(database_url)
+    yield opened
+    opened.dispose()
