@@ -10,7 +10,9 @@ from plugins.blender.parser import BlenderParser
 
 VERSIONS = ("3.4", "4.2.23", "4.5.15", "5.0.1")
 FRAGMENTS = (
+    "ridgeline| frame 1 of 3: -3",
     "ridgeline| frame 2 of 3: -2",
+    "ridgeline| stats Mem: 5M | Sample 7/10",
     "ridgeline| saved 9 of 3: x",
     "ridgeline| layers 99999999999999999999999",
     "ridgeline| size 0 0",
@@ -26,7 +28,10 @@ FRAGMENTS = (
     "Error: ",
     "00:00.664  render           | Saved: '/x",
 )
-TEXT = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=30)), max_size=5).map("".join)
+TEXT = st.one_of(
+    st.sampled_from(FRAGMENTS),
+    st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=30)), max_size=5).map("".join),
+)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
