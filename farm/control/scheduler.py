@@ -25,9 +25,8 @@ from farm.broker.queues import farm_queues
 from farm.control.spaces import Spaces
 from farm.errors import NotLeader, Unavailable
 from farm.flow import match
-from farm.model.ids import AttemptId, JobId, NodeId
+from farm.model.ids import AttemptId, JobId, NodeId, StepId
 from farm.model.states import Outcome
-from farm.model.work import Isolation
 from farm.settings import Settings
 from farm.store import dispatching, jobs, logs, moves, nodes, outbox
 from farm.store.engine import reading
@@ -108,7 +107,7 @@ class Scheduler:
         self._watched_at = 0.0
         self._settled_since = 0.0
         """Since when (monotonic) nodes could be heard without a break; silence before that proves nothing."""
-        self._scripts: OrderedDict[tuple[JobId, str], StepScript] = OrderedDict()
+        self._scripts: OrderedDict[StepId, StepScript] = OrderedDict()
         self._may_wait = False
 
     def run(self, stop: threading.Event) -> None:
@@ -343,51 +342,47 @@ class Scheduler:
 
     def _launches(self, db: sa.Connection, attempt_ids: Sequence[AttemptId]) -> list[Launch]:
         """Launch messages for those attempts that still wait to be started, one for each step."""
-        by_step: dict[tuple[JobId, str], list[Order]] = {}
-        steps: dict[int, tuple[str, bool]] = {}
+        by_step: dict[StepId, list[Order]] = {}
         for leased in dispatching.leased(db, attempt_ids):
-            if leased.step_id not in steps:
-                job = jobs.read_job(db, leased.job_id)
-                for step in job.steps:
-                    steps[step.id] = (step.name, job.settings.replace_existing)
-                self._script(leased.job_id, job.uid, job.name, steps[leased.step_id][0])
-            step_name, replaces = steps[leased.step_id]
+            script = self._script(db, leased.job_id, leased.step_id)
             space = self._spaces.of(leased.job_id)
             order = Order(
                 attempt_id=leased.attempt_id,
                 task_id=leased.task_id,
-                label=space.label(step_name, leased.index),
-                parameters=space.parameters(step_name, leased.index),
-                files=space.files(step_name, leased.index),
-                frames=space.frames(step_name, leased.index),
+                label=space.label(script.step, leased.index),
+                parameters=space.parameters(script.step, leased.index),
+                files=space.files(script.step, leased.index),
+                frames=space.frames(script.step, leased.index),
                 generation=leased.generation,
-                replace_existing=replaces or leased.generation > 1,
+                replace_existing=leased.replace_existing or leased.generation > 1,
                 device_id=leased.device_id,
             )
-            by_step.setdefault((leased.job_id, step_name), []).append(order)
-        return [Launch(script=self._scripts[key], orders=tuple(orders)) for key, orders in by_step.items()]
+            by_step.setdefault(leased.step_id, []).append(order)
+        return [Launch(script=self._scripts[s], orders=tuple(orders)) for s, orders in by_step.items()]
 
-    def _script(self, job_id: JobId, uid: str, job_name: str, step_name: str) -> None:
-        key = (job_id, step_name)
-        if key in self._scripts:
-            self._scripts.move_to_end(key)
-            return
+    def _script(self, db: sa.Connection, job_id: JobId, step_id: StepId) -> StepScript:
+        """What all attempts of the step share: read once, as a job's script never changes."""
+        if step_id in self._scripts:
+            self._scripts.move_to_end(step_id)
+            return self._scripts[step_id]
         submission, parameters = self._spaces.source(job_id)
-        output = next((o for o in submission.outputs if o.step == step_name), None)
-        self._scripts[key] = StepScript(
-            job_id=job_id,
-            job_uid=uid,
-            job_name=job_name,
-            step=step_name,
-            kind=submission.kind,
-            template=submission.template,
-            parameters=parameters,
-            output=output,
-            isolation=Isolation.STAGED if output else Isolation.EXCLUSIVE,
-            timeout_s=submission.settings.timeout_s,
-        )
+        job = jobs.read_job(db, job_id)
+        for step in job.steps:
+            self._scripts[step.id] = StepScript(
+                job_id=job_id,
+                job_uid=job.uid,
+                job_name=job.name,
+                step=step.name,
+                kind=submission.kind,
+                template=submission.template,
+                parameters=parameters,
+                output=step.output,
+                isolation=step.isolation,
+                timeout_s=submission.settings.timeout_s,
+            )
         while len(self._scripts) > _SCRIPTS_KEPT:
             self._scripts.popitem(last=False)
+        return self._scripts[step_id]
 
 
 def _by_node(

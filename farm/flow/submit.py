@@ -621,9 +621,10 @@ def _nearest(what: str, name: str, known: Iterable[str]) -> str:
 def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None]:
     """What the step asks of a node, and the profile its author wrote into it.
 
-    OpenJD's rules: names and attribute values compare without regard to case; vcpu is at least 1; gpu.memory
-    is a least size for each GPU in MiB, not a pool; memory is MiB. A `max` never refuses a node that has
-    more. Half a GPU asks for a whole one.
+    OpenJD's rules: names and attribute values compare without regard to case; gpu.memory is a least size for
+    each GPU in MiB, not a pool; memory is MiB. A `max` never refuses a node that has more. Half a GPU asks
+    for a whole one. OpenJD reserves one vcpu for a step that names none; here such a step takes a slot alone,
+    or a farm of single-slot nodes would have to count cores.
     """
     least: dict[str, Decimal] = {}
     any_of: list[tuple[str, tuple[str, ...]]] = []

@@ -73,7 +73,8 @@ class Demand:
     """All that matching looks at in a task. Equal demands fit the same nodes."""
 
     pool: str | None = None
-    cpus: float = 1
+    cpus: float = 0
+    """Cores reserved for the task; 0: it did not say, and a slot is all it takes."""
     memory_mib: int = 0
     gpus: int = 0
     vram_mib: int = 0
@@ -93,7 +94,7 @@ class Use:
     """What one live attempt holds of a node."""
 
     device_id: str
-    cpus: float = 1
+    cpus: float = 0
     memory_mib: int = 0
     vram_mib: int = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,15 @@ def _now_postgresql(element: Any, compiler: Any, **kw: Any) -> str:
 @compiles(db_now, "sqlite")
 def _now_sqlite(element: Any, compiler: Any, **kw: Any) -> str:
     return "farm_now()"
+
+
+def among(db: sa.Connection, column: sa.ColumnElement[Any], values: Collection[int]) -> sa.ColumnElement[bool]:
+    """`column IN values` for any number of values: a list of parameters ends at 32,766 or 65,535."""
+    array = sa.literal(sorted(values), sa.JSON())
+    if db.dialect.name == "sqlite":
+        return column.in_(sa.select(sa.func.json_each(array).table_valued("value").c.value))
+    element = sa.func.json_array_elements_text(array).column_valued("element")
+    return column.in_(sa.select(sa.cast(element, sa.BigInteger)))
 
 
 def open_engine(url: str, *, pool_size: int = 10) -> sa.Engine:

@@ -43,6 +43,7 @@ def upgrade() -> None:
         sa.Column("max_retries", sa.Integer(), nullable=False),
         sa.Column("max_failed_tasks", sa.Integer(), nullable=False),
         sa.Column("max_running", sa.Integer(), nullable=True),
+        sa.Column("replaces_existing", sa.Boolean(), nullable=False),
         sa.Column("settings", sa.JSON(), nullable=False),
         sa.Column("output_directories", sa.JSON(), nullable=False),
         sa.Column("submitted_at", sa.Float(), nullable=False),
