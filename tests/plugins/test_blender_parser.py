@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay import LOGS, feed, first_fatal, fractions, lines
 
@@ -186,6 +186,7 @@ def test_every_recorded_log_is_read_without_an_exception() -> None:
         feed(BlenderParser((1, 2)), lines(log.name))
 
 
+@settings(deadline=None)
 @given(log=st.lists(TEXT, max_size=12), frames=st.lists(st.integers(-5, 5), max_size=4))
 def test_no_text_makes_the_parser_raise_or_go_back(log: list[str], frames: list[int]) -> None:
     seen = fractions(feed(BlenderParser(tuple(frames)), log))

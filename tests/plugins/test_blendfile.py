@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugins.blender.blendfile import BlendHead, NotABlend, SceneRange, parse, read
@@ -61,6 +61,7 @@ def test_a_cut_file_gives_what_it_has() -> None:
     assert parse(whole[:100]).scenes in ((), EXPECTED[:1])
 
 
+@settings(deadline=None)
 @given(st.one_of(st.binary(max_size=300), st.binary(max_size=200).map(lambda tail: b"BLENDER-v304" + tail)))
 def test_no_bytes_make_it_raise_anything_else_or_hang(data: bytes) -> None:
     try:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay import LOGS, feed, fractions, lines
 
@@ -71,6 +71,7 @@ def test_every_recorded_log_is_read_without_an_exception() -> None:
         assert seen == sorted(seen)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.one_of(st.text(max_size=40), st.from_regex(r"[A-Z_]{0,12}:? ?-?\d{1,4}(\.\d{1,3})? ?%")),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from expanded import tasks
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.errors import UserError
@@ -102,6 +102,7 @@ def test_a_script_in_the_working_directory_is_found(tmp_path: Path) -> None:
     assert PLUGIN.preview(made).command == (str(tmp_path / "mach was.sh"),)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(alphabet="{}aü $'\"\\;|&*-", max_size=8), max_size=4), st.integers(-99, 99))
 def test_any_text_reaches_the_command_as_it_was_typed(texts: list[str], frame: int) -> None:
     doubled = [text.replace("{", "{{").replace("}", "}}") for text in texts]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.errors import UserError
@@ -70,6 +70,7 @@ def test_an_output_that_cannot_be_is_refused_with_what_to_do(output: str, part: 
         made(output)
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=30), st.lists(st.integers(-20, 20), min_size=2, max_size=5, unique=True))
 def test_each_frame_has_a_file_of_its_own_in_an_absolute_directory(output: str, frames: list[int]) -> None:
     try:

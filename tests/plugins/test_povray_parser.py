@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay import LOGS, feed, first_fatal, fractions, lines
 
@@ -68,6 +68,7 @@ def test_every_recorded_log_is_read_without_an_exception() -> None:
         feed(PovrayParser((1, 2)), lines(log.name))
 
 
+@settings(deadline=None)
 @given(log=st.lists(TEXT, max_size=12), frames=st.lists(st.integers(0, 5), max_size=4))
 def test_no_text_makes_the_parser_raise_or_go_back(log: list[str], frames: list[int]) -> None:
     seen = fractions(feed(PovrayParser(tuple(frames)), log))
