@@ -67,6 +67,34 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delay:
+    """Why a ready task is not taken yet."""
+
+    seconds: float = 0.0
+    """Until it may start; 0: now."""
+    avoids: NodeId | None = None
+    """The node where it failed, which lets others try first."""
+
+
+def delay(db: sa.Connection, task_id: TaskId) -> Delay:
+    """Of one ready task."""
+    now = db.scalar(sa.select(db_now())) or 0.0
+    row = db.execute(sa.select(_TASK.c.not_before, _TASK.c.avoid_node).where(_TASK.c.id == task_id)).one()
+    avoids = NodeId(row.avoid_node) if row.avoid_node and row.not_before + _AVOID_S > now else None
+    return Delay(seconds=max(0.0, row.not_before - now), avoids=avoids)
+
+
+def next_due_s(db: sa.Connection, step_id: StepId) -> float:
+    """Seconds until a ready task of the step may start; 0 when one may now, or none is ready."""
+    now = db.scalar(sa.select(db_now())) or 0.0
+    ready = sa.select(_TASK.c.not_before).where(_TASK.c.step_id == step_id, _TASK.c.state == "ready")
+    if db.scalar(ready.where(_TASK.c.not_before <= now).limit(1)) is not None:
+        return 0.0
+    soonest = db.scalar(ready.order_by(_TASK.c.not_before).limit(1))
+    return 0.0 if soonest is None else max(0.0, soonest - now)
+
+
 def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
     """What live attempts hold of each node."""
     query = (

@@ -35,7 +35,9 @@ def _now_sqlite(element: Any, compiler: Any, **kw: Any) -> str:
     return "farm_now()"
 
 
-def among(db: sa.Connection, column: sa.ColumnElement[Any], values: Collection[int]) -> sa.ColumnElement[bool]:
+def among(
+    db: sa.Connection, column: sa.ColumnElement[Any], values: Collection[int]
+) -> sa.ColumnElement[bool]:
     """`column IN values` for any number of values: a list of parameters ends at 32,766 or 65,535."""
     array = sa.literal(sorted(values), sa.JSON())
     if db.dialect.name == "sqlite":

@@ -14,9 +14,9 @@ from farm.model.attempts import Attempt
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, StepId, TaskId
 from farm.model.states import ENDED_JOBS, AttemptState, JobState, TaskState
-from farm.model.work import Job, Step, Submission, Task
+from farm.model.work import Counts, Job, Step, Submission, Task
 from farm.store import events, moves, outbox, rows
-from farm.store.engine import db_now
+from farm.store.engine import among, db_now
 from farm.store.tables import (
     AttemptRow,
     IdempotencyRow,
@@ -64,6 +64,8 @@ def submit(
     Raises Rejected when the key was used for another request, NotFound for an unknown job in `depends_on`.
     """
     if key is not None:
+        if db.dialect.name == "postgresql":  # a SQLite writer is alone; here two would both find nothing
+            db.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(key, 0))))
         known = db.execute(sa.select(_KEY).where(_KEY.c.key == key)).mappings().first()
         if known is not None:
             if known["digest"] != digest:
@@ -171,7 +173,7 @@ def _new_id(inserted: sa.CursorResult[Any]) -> int:
 def _unmet(db: sa.Connection, needed: Sequence[int]) -> list[int]:
     if not needed:
         return []
-    query = sa.select(_JOB.c.id, _JOB.c.state).where(_JOB.c.id.in_(needed))
+    query = sa.select(_JOB.c.id, _JOB.c.state).where(among(db, _JOB.c.id, needed))
     found: dict[int, str] = {row.id: row.state for row in db.execute(query)}
     for job_id in needed:
         if job_id not in found:
@@ -211,6 +213,21 @@ def list_jobs(
         query = query.where(_JOB.c.changed_at > changed_after)
     found = db.execute(query.order_by(_JOB.c.id.desc()).limit(limit)).mappings().all()
     return _jobs(db, found)
+
+
+def open_counts(db: sa.Connection) -> Counts:
+    """Tasks by state, of all jobs that have not ended."""
+    query = (
+        sa.select(
+            *(
+                sa.func.coalesce(sa.func.sum(_STEP.c[f"n_{state}"]), 0).label(f"n_{state}")
+                for state in TaskState
+            )
+        )
+        .join(_JOB, _JOB.c.id == _STEP.c.job_id)
+        .where(_JOB.c.state.not_in([str(state) for state in ENDED_JOBS]))
+    )
+    return rows.counts(db.execute(query).mappings().one())
 
 
 def _job_row(db: sa.Connection, job_id: JobId) -> rows.Row:
@@ -258,19 +275,38 @@ def list_tasks(
     *,
     step: str | None = None,
     states: Collection[TaskState] = (),
-    indexes: Collection[int] | None = None,
+    task_ids: Collection[int] | None = None,
     after: int = 0,
     limit: int = 100,
 ) -> list[Task]:
-    """In order of id; `after` is a task id to go on from, `indexes` positions in the step."""
+    """In order of id; `after` is a task id to go on from."""
     query = _TASK_QUERY.where(_TASK.c.job_id == job_id, _TASK.c.id > after)
     if step is not None:
         query = query.where(_STEP.c.name == step)
     if states:
         query = query.where(_TASK.c.state.in_([str(s) for s in states]))
-    if indexes is not None:
-        query = query.where(_TASK.c.idx.in_(list(indexes)))
+    if task_ids is not None:
+        query = query.where(among(db, _TASK.c.id, task_ids))
     return [rows.task(row) for row in db.execute(query.order_by(_TASK.c.id).limit(limit)).mappings()]
+
+
+def task_ids(
+    db: sa.Connection,
+    job_id: JobId,
+    *,
+    step_id: StepId | None = None,
+    indexes: Collection[int] | None = None,
+    of: Collection[int] | None = None,
+) -> list[int]:
+    """Ids of the job's tasks: of one step, at `indexes` in it, and among the ids `of`, as far as given."""
+    query = sa.select(_TASK.c.id).where(_TASK.c.job_id == job_id)
+    if step_id is not None:
+        query = query.where(_TASK.c.step_id == step_id)
+    if indexes is not None:
+        query = query.where(among(db, _TASK.c.idx, indexes))
+    if of is not None:
+        query = query.where(among(db, _TASK.c.id, of))
+    return list(db.scalars(query))
 
 
 def read_task(db: sa.Connection, task_id: TaskId) -> Task:
@@ -446,7 +482,7 @@ def _release_held(db: sa.Connection, step_id: StepId, task_ids: Collection[int] 
     """A person decided that the old attempt is dead: it is lost, and told to stop should it come back."""
     query = sa.select(_TASK.c.attempt_id).where(_TASK.c.step_id == step_id, _TASK.c.state == "held")
     if task_ids is not None:
-        query = query.where(_TASK.c.id.in_(list(task_ids)))
+        query = query.where(among(db, _TASK.c.id, task_ids))
     db.execute(
         sa.update(_ATTEMPT)
         .where(_ATTEMPT.c.id.in_(query), _ATTEMPT.c.state.in_(["assigned", "running"]))

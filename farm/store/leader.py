@@ -54,6 +54,12 @@ def acquire(engine: sa.Engine, *, holder: str, ttl_s: float) -> Lead | None:
         return Lead(holder=holder, epoch=epoch)
 
 
+def current(db: sa.Connection) -> str | None:
+    """Who leads now; None when nobody does."""
+    holder: str | None = db.scalar(sa.select(_T.c.holder).where(_T.c.name == _NAME, _T.c.until > db_now()))
+    return holder
+
+
 def resign(engine: sa.Engine, lead: Lead) -> None:
     """Let the next one lead at once."""
     with writing(engine) as db:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from farm.model.ids import JobId, StepId
 from farm.model.states import TaskState, check_task_move
-from farm.store.engine import db_now
+from farm.store.engine import among, db_now
 from farm.store.tables import JobRow, StepRow, TaskRow
 
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
@@ -38,7 +38,7 @@ def move_all(
     check_task_move(old, new)
     query = sa.update(_TASK).where(_TASK.c.step_id == step_id, _TASK.c.state == str(old))
     if task_ids is not None:
-        query = query.where(_TASK.c.id.in_(list(task_ids)))
+        query = query.where(among(db, _TASK.c.id, task_ids))
     moved = db.execute(query.values(state=str(new), **(values or {}))).rowcount
     count(db, {(step_id, old, new): moved})
     return moved

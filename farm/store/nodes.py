@@ -9,18 +9,19 @@ import sqlalchemy as sa
 
 from farm.errors import NotFound
 from farm.model.events import EventKind
-from farm.model.ids import NodeId
+from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, DeviceLoad, Node, NodeView, Use
 from farm.model.states import NodeState
 from farm.store import events, rows
 from farm.store.engine import db_now
-from farm.store.tables import AttemptRow, JobRow, NodeRow, TaskRow
+from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
 from farm.wire.messages import WIRE_VERSION, Heartbeat
 
 _T = NodeRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _JOB = JobRow.__table__  # type: ignore[attr-defined]
+_STEP = StepRow.__table__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,34 +138,71 @@ def views(db: sa.Connection, uses: Mapping[NodeId, Sequence[Use]]) -> list[NodeV
     return found
 
 
-def list_nodes(db: sa.Connection) -> list[Node]:
-    now = db.scalar(sa.select(db_now())) or 0.0
-    held: dict[str, list[tuple[str, str]]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A live attempt that the farm has given a node."""
+
+    attempt_id: AttemptId
+    node_id: NodeId
+    job_id: JobId
+    job: str
+    step: str
+    index: int
+
+
+def held(db: sa.Connection) -> list[Held]:
+    """Every live attempt (at most 10,000), the oldest first."""
     query = (
-        sa.select(_ATTEMPT.c.node_id, _ATTEMPT.c.id, _JOB.c.id.label("job_id"), _JOB.c.name, _TASK.c.idx)
+        sa.select(
+            _ATTEMPT.c.id,
+            _ATTEMPT.c.node_id,
+            _ATTEMPT.c.job_id,
+            _JOB.c.name.label("job"),
+            _STEP.c.name.label("step"),
+            _TASK.c.idx,
+        )
         .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
+        .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
         .where(_ATTEMPT.c.state.in_(["assigned", "running", "cancelling"]))
         .order_by(_ATTEMPT.c.assigned_at)
         .limit(10_000)
     )
-    for row in db.execute(query).mappings():
-        text = f"{row['job_id']} {row['name']} #{row['idx']}"
-        held.setdefault(row["node_id"], []).append((row["id"], text))
+    return [
+        Held(
+            attempt_id=AttemptId(row["id"]),
+            node_id=NodeId(row["node_id"]),
+            job_id=JobId(row["job_id"]),
+            job=row["job"],
+            step=row["step"],
+            index=row["idx"],
+        )
+        for row in db.execute(query).mappings()
+    ]
+
+
+def list_nodes(db: sa.Connection, labels: Mapping[AttemptId, str] | None = None) -> list[Node]:
+    """In order of name. `labels`: what to call the task of an attempt; without one it is its index."""
+    now = db.scalar(sa.select(db_now())) or 0.0
+    given: dict[str, list[tuple[str, str]]] = {}
+    for live in held(db):
+        label = (labels or {}).get(live.attempt_id, f"#{live.index}")
+        text = f"{live.job_id} {live.job} {label}".rstrip()
+        given.setdefault(live.node_id, []).append((live.attempt_id, text))
     return [
         rows.node(
             row,
             now=now,
-            attempts=[a for a, _ in held.get(row["id"], [])],
-            running=[t for _, t in held.get(row["id"], [])],
+            attempts=[a for a, _ in given.get(row["id"], [])],
+            running=[t for _, t in given.get(row["id"], [])],
         )
         for row in db.execute(sa.select(_T).order_by(_T.c.id)).mappings()
     ]
 
 
-def read_node(db: sa.Connection, node_id: NodeId) -> Node:
+def read_node(db: sa.Connection, node_id: NodeId, labels: Mapping[AttemptId, str] | None = None) -> Node:
     """Raises NotFound."""
-    for node in list_nodes(db):
+    for node in list_nodes(db, labels):
         if node.id == node_id:
             return node
     names = ", ".join(db.scalars(sa.select(_T.c.id).order_by(_T.c.id).limit(10))) or "none yet"
