@@ -53,18 +53,20 @@ def parse_frames(text: str, *, cap: int = MAX_FRAMES) -> tuple[int, ...]:
     total = 0
     frames: dict[int, None] = {}
     for piece in _BETWEEN.split(tidy):
-        first, last, kind, step = _read(piece, tidy)
-        count = _count(first, last, kind, step)
-        if count == 0:
-            raise UserError(f"{_quoted(piece)} in the frame range leaves no frame: y1 takes every frame out")
-        total += count
+        if len(piece) < 10 and piece.isascii() and piece.isdecimal():
+            # The short way for one frame: a long list is made of little else.
+            total += 1
+            frames[int(piece)] = None
+        else:
+            series = _read(piece, tidy)
+            count = _count(*series)
+            total += count
+            if count > cap:
+                raise UserError(f"{_shown(piece)} holds {count:,} frames; the most is {cap:,}")
+            if total <= cap:
+                frames.update(dict.fromkeys(_expand(*series)))
         if total > cap:
-            whole = piece if count > cap else tidy
-            held = f"{count:,}" if count > cap else f"more than {cap:,}"
-            raise UserError(
-                f"{clean(whole, limit=60, one_line=True)} holds {held} frames; the most is {cap:,}"
-            )
-        frames.update(dict.fromkeys(_expand(first, last, kind, step)))
+            raise UserError(f"{_shown(tidy)} holds more than {cap:,} frames; the most is {cap:,}")
     return tuple(frames)
 
 
@@ -86,6 +88,8 @@ def _read(piece: str, whole: str) -> tuple[int, int, str, int]:
         raise UserError(
             f"{told} steps backwards but runs forwards; write {last}-{first}x{-stride} to go backwards"
         )
+    if kind == "y" and stride == 1:
+        raise UserError(f"{told} leaves no frame: y1 takes every one out")
     return first, last, kind or "x", abs(stride)
 
 
@@ -113,7 +117,11 @@ def _why(piece: str, whole: str) -> str:
 
 
 def _quoted(piece: str) -> str:
-    return f"'{clean(piece, limit=60, one_line=True)}'"
+    return f"'{_shown(piece)}'"
+
+
+def _shown(piece: str) -> str:
+    return clean(piece, limit=60, one_line=True)
 
 
 def _count(first: int, last: int, kind: str, step: int) -> int:

@@ -257,7 +257,7 @@ DEVICES = st.builds(
 DEMANDS = st.builds(
     Demand,
     pool=st.none() | st.sampled_from(["default", "gpu"]),
-    cpus=st.sampled_from([1, 1.5, 4]),
+    cpus=st.sampled_from([0, 1.5, 4]),
     memory_mib=st.sampled_from([0, 1_000, 9_000]),
     gpus=st.integers(0, 2),
     vram_mib=st.sampled_from([0, 4_000, 12_000]),
@@ -275,7 +275,7 @@ def views(draw: st.DrawFn, name: str) -> NodeView:
     uses = st.builds(
         Use,
         device_id=st.sampled_from([device.id for device in devices] or ["gone"]),
-        cpus=st.sampled_from([1, 2.5]),
+        cpus=st.sampled_from([0, 2.5]),
         memory_mib=st.sampled_from([0, 4_000]),
         vram_mib=st.sampled_from([0, 5_000]),
     )
@@ -400,9 +400,9 @@ def test_a_round_over_300_groups_and_100_nodes_is_quick() -> None:
     ]
     seconds = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.process_time()
         got = plan(groups, nodes, score=fitness, limit=10_000)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.process_time() - began)
     assert sum(each.count for each in got) == 200
     assert min(seconds) < 0.2  # about 8 ms when nothing else runs
 

@@ -98,11 +98,11 @@ def test_an_empty_range_is_refused_with_an_example(text: str) -> None:
 
 
 def test_a_range_beyond_the_cap_is_refused_before_it_is_made() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(UserError) as caught:
         parse_frames("1-2000000000")
     assert str(caught.value) == "1-2000000000 holds 2,000,000,000 frames; the most is 1,000,000"
-    assert time.perf_counter() - began < 0.1
+    assert time.process_time() - began < 0.1
 
 
 def test_repeats_count_towards_the_cap() -> None:
@@ -115,10 +115,10 @@ def test_repeats_count_towards_the_cap() -> None:
     "text", ["1," * 1_000_000, "1-" * 1_000_000, " 1 -" * 500_000, "1" + " " * 1_900_000 + "x"]
 )
 def test_hostile_text_takes_bounded_time(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(UserError):
         parse_frames(text[:MAX_TEXT])
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_longer_text_is_not_read_at_all() -> None:
@@ -189,9 +189,9 @@ def test_a_hundred_thousand_frames_are_written_quickly() -> None:
 
 
 def _seconds(frames: list[int]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     canonical(frames)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,719 @@
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from farm.errors import UserError
+from farm.flow.submit import (
+    MAX_DEPTH,
+    JobPlan,
+    TaskSpace,
+    load_template_text,
+    plan_job,
+    read_bundle_settings,
+)
+from farm.model.frames import parse_frames
+from farm.model.machines import Demand
+from farm.model.work import Isolation, JobSettings, OutputSpec, Submission, Tag
+
+SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "openjd-samples"
+"""Public templates, where this checkout has them beside it."""
+ON_RUN = {"actions": {"onRun": {"command": "true"}}}
+
+
+def step(
+    name: str = "Render", *after: str, space: list[dict[str, Any]] | None = None, **more: Any
+) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": name, "script": ON_RUN, **more}
+    if after:
+        made["dependencies"] = [{"dependsOn": other} for other in after]
+    if space is not None:
+        made["parameterSpace"] = {"taskParameterDefinitions": space}
+    return made
+
+
+def frame(text: Any = "{{Param.Frames}}", name: str = "Frame") -> dict[str, Any]:
+    return {"name": name, "type": "INT", "range": text}
+
+
+def chunks(text: str, size: int, constraint: str = "CONTIGUOUS", target_s: int = 0) -> dict[str, Any]:
+    return {
+        "name": "Frames",
+        "type": "CHUNK[INT]",
+        "range": text,
+        "chunks": {
+            "defaultTaskCount": size,
+            "rangeConstraint": constraint,
+            "targetRuntimeSeconds": target_s,
+        },
+    }
+
+
+def template(*steps: dict[str, Any], parameters: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    return {
+        "specificationVersion": "jobtemplate-2023-09",
+        "extensions": ["TASK_CHUNKING"],
+        "name": "a job",
+        "parameterDefinitions": parameters
+        or [
+            {"name": "Frames", "type": "STRING", "default": "1-10"},
+            {"name": "OutputDir", "type": "PATH", "default": "/renders"},
+            {"name": "Samples", "type": "INT", "default": 32, "minValue": 1, "maxValue": 4096},
+        ],
+        "steps": list(steps) or [step(space=[frame()])],
+    }
+
+
+def planned(source: dict[str, Any], **more: Any) -> JobPlan:
+    return plan_job(Submission(**{"name": "shot", "template": source} | more), uid="uid")
+
+
+def refused(source: dict[str, Any], **more: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        planned(source, **more)
+    return str(caught.value)
+
+
+def output(**more: Any) -> OutputSpec:
+    plain = {
+        "step": "Render",
+        "directory_parameter": "OutputDir",
+        "file_pattern": "shot_####.png",
+        "frames_parameter": "Frame",
+    }
+    return OutputSpec(**plain | more)
+
+
+# --- plans ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_laid_out_in_the_templates_order() -> None:
+    job = planned(
+        template(step("Comp", "Render"), step("Render", space=[frame()])),
+        parameters={"Frames": "1-9:2"},
+        outputs=(output(),),
+    )
+    comp, render = job.steps
+    assert (comp.name, comp.position, comp.depends_on, comp.task_count) == ("Comp", 0, ("Render",), 1)
+    assert (comp.frames, comp.isolation, comp.output) == (None, Isolation.EXCLUSIVE, None)
+    assert (render.position, render.depends_on, render.task_count, render.frames) == (1, (), 5, "1-9:2")
+    assert (render.isolation, render.output) == (Isolation.STAGED, output())
+    assert (job.name, job.uid, job.output_directories) == ("shot", "uid", ("/renders",))
+
+
+def test_defaults_are_filled_in_and_values_keep_their_types() -> None:
+    job = planned(template(), parameters={"Frames": "1-3"})
+    assert job.parameters == {
+        "Frames": ("STRING", "1-3"),
+        "OutputDir": ("PATH", "/renders"),
+        "Samples": ("INT", "32"),
+    }
+
+
+def test_paths_of_other_systems_are_left_as_they_are() -> None:
+    for path in ("Z:\\show\\render", "\\\\server\\share\\x", "/mnt/Füße und Blanks", ""):
+        assert planned(template(), parameters={"OutputDir": path}).parameters["OutputDir"] == ("PATH", path)
+
+
+def test_host_requirements_become_a_demand() -> None:
+    required = {
+        "amounts": [
+            {"name": "Amount.Worker.VCPU", "min": 4},
+            {"name": "amount.worker.memory", "min": 8192},
+            {"name": "amount.worker.gpu.memory", "min": 24000},
+            {"name": "amount.worker.disk.scratch", "min": 10},
+            {"name": "acme:amount.License.redshift", "min": 1, "max": 4},
+        ],
+        "attributes": [
+            {"name": "attr.worker.os.family", "anyOf": ["LINUX", "windows"]},
+            {"name": "attr.site", "allOf": ["Berlin"]},
+            {"name": "attr.farm.profile", "anyOf": ["bandwidth"]},
+        ],
+    }
+    job = planned(
+        template(step(hostRequirements=required)),
+        settings=JobSettings(pool="film"),
+        software=("blender", "blender"),
+    )
+    assert job.steps[0].demand == Demand(
+        pool="film",
+        cpus=4,
+        memory_mib=8192,
+        gpus=1,
+        vram_mib=24_000,
+        any_of=(("attr.worker.os.family", ("linux", "windows")),),
+        all_of=(("attr.site", ("berlin",)),),
+        amounts=(("acme:amount.license.redshift", 1.0), ("amount.worker.disk.scratch", 10.0)),
+        software=("blender",),
+    )
+    assert (job.steps[0].profile.tag, job.steps[0].profile.source) == (Tag.BANDWIDTH, "user")
+
+
+def test_a_step_that_asks_for_nothing_takes_a_slot_and_no_more() -> None:
+    assert planned(template()).steps[0].demand == Demand()
+    asked = {"amounts": [{"name": "amount.worker.vcpu", "max": 8}, {"name": "amount.worker.gpu", "min": 0.5}]}
+    assert planned(template(step(hostRequirements=asked))).steps[0].demand == Demand(gpus=1)
+
+
+def test_the_submitters_tag_beats_the_templates() -> None:
+    asked = {"attributes": [{"name": "attr.farm.profile", "anyOf": ["bandwidth"]}]}
+    job = planned(template(step(hostRequirements=asked)), settings=JobSettings(tag=Tag.COMPUTE))
+    assert job.steps[0].profile.tag is Tag.COMPUTE
+
+
+def test_chunks_of_a_target_run_time_are_made_of_the_default_size_with_a_warning() -> None:
+    job = planned(template(step(space=[chunks("1-100", 5, target_s=600)])))
+    assert job.steps[0].task_count == 20
+    assert len(job.warnings) == 1
+    assert "target run time" in job.warnings[0]
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+def cut(source: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in source.items() if key not in keys}
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({}, ["specificationVersion"]),
+        (cut(template(), "name", "steps"), ["name: Field required", "steps: Field required"]),
+        (template() | {"colour": 1}, ["colour", "Extra inputs"]),
+        (template() | {"extensions": ["WARP"]}, ["WARP"]),
+        (template(step("A", "B"), step("B", "C"), step("C", "A")), ["in a circle: A -> B -> C -> A"]),
+        (template(step("A", "A")), ["in a circle: A -> A"]),
+        (template(step("A", "Z")), ["Unknown step 'Z'"]),
+        (template(*[step(f"s{at}") for at in range(1001)]), ["1,001 steps; the most is 1,000"]),
+        (
+            template(step(space=[frame("1-1000001")])),
+            ["'Render' holds 1,000,001 tasks; the most is 1,000,000"],
+        ),
+        (template(step(space=[chunks("1-2000000000", 10)])), ["Frames holds 2,000,000,000 frames"]),
+        (
+            template(step(space=[frame("1-1000000000", f"P{at}") for at in range(16)])),
+            ["holds more than 1,000,000,000,000,000,000 tasks"],
+        ),
+        (
+            template(step("A", space=[frame("1-600000")]), step("B", space=[frame("1-600000")])),
+            ["up to step 'B'"],
+        ),
+        (template(step(space=[frame("1-99999999999999999999999")])), ["too large"]),
+        (template(step(space=[frame([1, 2**63])])), ["does not fit 64 bits"]),
+        (template(step(space=[frame("9223372036854775807-9223372036854775809")])), ["does not fit 64 bits"]),
+        (template(step(space=[frame("1-3,9000000000")])), ["frames of Frame lie between"]),
+        (template(step(space=[frame("10-1")])), ["descending", "(a range is text like 1-10"]),
+        (template(step(space=[frame("1-5,3")])), ["range", "no number twice"]),
+        (template() | {"description": "a\0b"}, ["NUL character"]),
+        (template() | {"description": "\ud800"}, ["lone surrogate"]),
+        (template() | {"description": float("nan")}, ["nan, which is no finite number"]),
+        (template() | {1: 2}, ["the key 1", "quote it"]),
+        (template() | {"description": {"a": object}}, ["as a type"]),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused_with_the_place(
+    source: dict[str, Any], words: list[str]
+) -> None:
+    told = refused(source)
+    for word in words:
+        assert word in told
+    assert all(len(line) < 500 for line in told.splitlines())
+
+
+def test_a_template_nested_too_deeply_is_refused() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"a": deep}
+    assert f"more than {MAX_DEPTH} levels" in refused(deep)
+    while deep:  # taken apart by hand: the interpreter would recurse
+        deep = deep["a"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"Colour": "red"}, ["not defined in the template: Colour"]),
+        ({"Samples": "0"}, ["Samples", "at least 1"]),
+        ({"Samples": "many"}, ["many", "integer"]),
+        ({"Samples": "nan"}, ["nan"]),
+        ({"OutputDir": "renders/x"}, ["OutputDir", "'renders/x' is a relative path"]),
+        ({"OutputDir": "../x"}, ["relative path"]),
+        ({"OutputDir": "/x\x1b[2J"}, ["control character"]),
+        ({"OutputDir": 5}, ["OutputDir must be text, not int"]),
+        ({"Frames": "a\0"}, ["NUL"]),
+        ({"Frames": "\udcff"}, ["lone surrogate"]),
+        ({"Frames": "1-3x2"}, ["(a range is text like"]),
+        ({"Frames": "1" * 2_000_001}, ["2,000,001 characters"]),
+    ],
+)
+def test_a_parameter_that_does_not_fit_is_refused_by_name(given: dict[str, Any], words: list[str]) -> None:
+    told = refused(template(), parameters=given)
+    for word in words:
+        assert word in told
+
+
+def test_a_missing_parameter_is_refused_by_name() -> None:
+    told = refused(template(step(), parameters=[{"name": "Scene", "type": "PATH"}]))
+    assert "Values missing for required job parameters: Scene" in told
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "Infinity"])
+def test_a_number_that_is_none_is_refused(value: str) -> None:
+    source = template(step(), parameters=[{"name": "Scale", "type": "FLOAT"}])
+    assert "Scale" in refused(source, parameters={"Scale": value})
+
+
+def test_a_whole_number_beyond_64_bits_is_refused() -> None:
+    source = template(step(), parameters=[{"name": "Seed", "type": "INT"}])
+    assert "does not fit 64 bits" in refused(source, parameters={"Seed": str(2**63)})
+    assert planned(source, parameters={"Seed": str(2**63 - 1)}).parameters["Seed"] == ("INT", str(2**63 - 1))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "   ", "x" * 256, "a\nb", "a\x1b[31m", "a\0", "\ud800", "a\u202eb", "a\u2028b"]
+)
+def test_a_name_that_cannot_be_shown_is_refused(name: str) -> None:
+    told = refused(template(), name=name)
+    assert "the job's name" in told
+    assert told.isprintable()
+
+
+@pytest.mark.parametrize("name", ["shot_010", "Füße 漢字 🎬", "a/b\\c: \"d\" 'e'", "x" * 255])
+def test_any_printable_name_will_do(name: str) -> None:
+    assert planned(template(), name=name).name == name
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"priority": 101}, "priority"),
+        ({"priority": -1}, "priority"),
+        ({"priority": True}, "priority"),
+        ({"max_retries": 101}, "retries"),
+        ({"max_failed_tasks": -1}, "failed tasks"),
+        ({"max_running": 0}, "running"),
+        ({"timeout_s": 0.0}, "timeout"),
+        ({"timeout_s": float("nan")}, "timeout"),
+        ({"timeout_s": float("inf")}, "timeout"),
+        ({"depends_on": (0,)}, "job waited for"),
+        ({"pool": "a\nb"}, "pool"),
+        ({"user": "x" * 300}, "user"),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_name(wrong: dict[str, Any], word: str) -> None:
+    assert word in refused(template(), settings=JobSettings(**wrong))
+
+
+def test_hints_must_be_finite() -> None:
+    assert "samples" in refused(template(), hints={"samples": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (output(step="Rendr"), ["'Rendr'", "did you mean 'Render'"]),
+        (output(directory_parameter="OutDir"), ["'OutDir'", "did you mean 'OutputDir'"]),
+        (output(directory_parameter="Samples"), ["Samples is INT, not PATH"]),
+        (output(frames_parameter="Frames"), ["'Frames'", "did you mean 'Frame'"]),
+        (output(frames_parameter=None), ["names no frame parameter"]),
+        (output(frames_parameter=None, file_pattern="x.png"), ["10 tasks would write the same file"]),
+        (output(file_pattern="shot.png"), ["put #### where the frame number goes"]),
+        (output(file_pattern="../x_####.png"), ["inside the output directory"]),
+        (output(file_pattern="/x_####.png"), ["inside the output directory"]),
+        (output(file_pattern="a\\..\\x_####.png"), ["inside the output directory"]),
+        (output(file_pattern="C:x_####.png"), ["inside the output directory"]),
+        (output(file_pattern=""), ["1 to 255 characters"]),
+        (output(file_pattern="x_####\n.png"), ["control character"]),
+    ],
+)
+def test_an_output_that_cannot_be_is_refused(spec: OutputSpec, words: list[str]) -> None:
+    told = refused(template(), outputs=(spec,))
+    for word in words:
+        assert word in told
+
+
+def test_an_output_needs_an_absolute_directory_and_is_given_once() -> None:
+    assert "no absolute path" in refused(template(), parameters={"OutputDir": ""}, outputs=(output(),))
+    assert "given twice" in refused(template(), outputs=(output(), output()))
+
+
+def test_two_tasks_that_would_write_one_file_are_refused() -> None:
+    tiles = {"name": "Tile", "type": "STRING", "range": ["left", "right"]}
+    told = refused(template(step(space=[frame(), tiles])), outputs=(output(),))
+    assert "tasks that differ in Tile only" in told
+    assert "tasks of the same frame" in refused(template(step(space=[frame([1, 2, 1])])), outputs=(output(),))
+    tied = step(space=[frame([1, 2]), tiles])
+    tied["parameterSpace"]["combination"] = "(Frame, Tile)"
+    assert planned(template(tied), outputs=(output(),)).steps[0].task_count == 2
+
+
+# --- tasks ------------------------------------------------------------------------------------------------
+
+
+def space_of(source: dict[str, Any], *outputs: OutputSpec) -> TaskSpace:
+    return TaskSpace(source, planned(source, outputs=outputs).parameters, outputs)
+
+
+def test_a_frame_task_knows_its_value_label_frames_and_files() -> None:
+    space = space_of(template(step(space=[frame("-1-2")])), output())
+    assert space.steps == ("Render",)
+    assert [space.label("Render", at) for at in range(space.count("Render"))] == ["-1", "0", "1", "2"]
+    assert space.parameters("Render", 3) == {"Frame": ("INT", "2")}
+    assert space.frames("Render", 0) == (-1,)
+    assert space.files("Render", 0) == ("shot_-0001.png",)
+
+
+def test_a_chunk_knows_all_its_frames_and_files() -> None:
+    source = template(step(space=[chunks("1-7", 3)]))
+    space = space_of(source, output(frames_parameter="Frames"))
+    assert [space.label("Render", at) for at in range(3)] == ["1-3", "4-5", "6-7"]
+    assert space.frames("Render", 1) == (4, 5)
+    assert space.files("Render", 2) == ("shot_0006.png", "shot_0007.png")
+    assert space.parameters("Render", 2) == {"Frames": ("CHUNK[INT]", "6-7")}
+
+
+def test_a_chunk_of_one_is_labelled_as_one_frame() -> None:
+    space = space_of(template(step(space=[chunks("-7,3", 1)])))
+    assert [space.label("Render", at) for at in range(2)] == ["-7", "3"]
+    assert space.frames("Render", 0) == (-7,)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(-60, 60), min_size=1, max_size=40), st.integers(1, 9), st.booleans())
+def test_chunks_hold_every_frame_once(frames: list[int], size: int, contiguous: bool) -> None:
+    text = ",".join(str(each) for each in sorted(set(frames)))
+    source = template(step(space=[chunks(text, size, "CONTIGUOUS" if contiguous else "NONCONTIGUOUS")]))
+    space = TaskSpace(source, {})
+    made = [each for at in range(space.count("Render")) for each in space.frames("Render", at)]
+    assert sorted(made) == sorted(set(frames))
+    assert made == list(parse_frames(text))
+    assert max(len(space.frames("Render", at)) for at in range(space.count("Render"))) <= size
+
+
+def test_the_right_most_parameter_moves_fastest() -> None:
+    tiles = {"name": "Tile", "type": "STRING", "range": ["a", "b"]}
+    space = space_of(template(step(space=[frame("1-2"), tiles])))
+    assert [space.label("Render", at) for at in range(4)] == [
+        "Frame=1 Tile=a",
+        "Frame=1 Tile=b",
+        "Frame=2 Tile=a",
+        "Frame=2 Tile=b",
+    ]
+
+
+def test_a_step_without_parameters_is_one_task_without_label() -> None:
+    space = space_of(template(step()))
+    assert (space.count("Render"), space.parameters("Render", 0), space.label("Render", 0)) == (1, {}, "")
+    assert (space.frames("Render", 0), space.files("Render", 0)) == ((), ())
+
+
+def test_a_single_file_output_needs_no_frame() -> None:
+    space = space_of(template(step()), output(frames_parameter=None, file_pattern="film.mp4"))
+    assert space.files("Render", 0) == ("film.mp4",)
+
+
+@pytest.mark.parametrize("index", [-1, 10])
+def test_a_task_that_is_not_there_is_an_index_error(index: int) -> None:
+    with pytest.raises(IndexError):
+        space_of(template()).parameters("Render", index)
+
+
+def test_a_long_value_is_cut_in_the_label_only() -> None:
+    space = space_of(template(step(space=[{"name": "Text", "type": "STRING", "range": ["x" * 1000]}])))
+    assert len(space.label("Render", 0)) == 100
+    assert space.parameters("Render", 0)["Text"] == ("STRING", "x" * 1000)
+
+
+def test_a_hundred_thousand_frames_are_cheap() -> None:
+    source = template(step(space=[frame("1-100000")]))
+    planned(source)  # the library's import is not measured
+    began = time.process_time()
+    job = planned(source)
+    space = TaskSpace(source, job.parameters)
+    assert space.count("Render") == 100_000
+    assert space.label("Render", 99_999) == "100000"
+    assert job.steps[0].frames == "1-100000"
+    assert time.process_time() - began < 1.0  # 0.04 s when nothing else runs
+
+
+def test_a_million_chunked_frames_are_still_a_few_seconds() -> None:
+    began = time.process_time()
+    assert planned(template(step(space=[chunks("1-1000000", 10)]))).steps[0].task_count == 100_000
+    assert time.process_time() - began < 10
+
+
+def test_importing_submit_does_not_load_the_library() -> None:
+    code = "import sys, farm.flow.submit; print({'openjd', 'yaml', 'fileseq'} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"
+
+
+# --- bundles ----------------------------------------------------------------------------------------------
+
+
+def test_a_bundles_values_are_split_into_parameters_and_settings() -> None:
+    parameters, found = read_bundle_settings(
+        [
+            {"name": "Frames", "value": "1-10"},
+            {"name": "Samples", "value": 64},
+            {"name": "Denoise", "value": True},
+            {"name": "deadline:targetTaskRunStatus", "value": "SUSPENDED"},
+            {"name": "deadline:priority", "value": 70},
+            {"name": "deadline:maxFailedTasksCount", "value": 3},
+            {"name": "deadline:maxRetriesPerTask", "value": "5"},
+            {"name": "deadline:maxWorkerCount", "value": -1},
+            {"name": "acme:anything", "value": {"x": 1}},
+        ]
+    )
+    assert parameters == {"Frames": "1-10", "Samples": "64", "Denoise": "true"}
+    assert found == {
+        "is_paused": True,
+        "priority": 70,
+        "max_failed_tasks": 3,
+        "max_retries": 5,
+        "max_running": None,
+    }
+    assert JobSettings(**found).priority == 70
+
+
+def test_our_settings_beat_deadlines_whatever_the_order() -> None:
+    entries = [{"name": "farm:priority", "value": 10}, {"name": "deadline:priority", "value": 70}]
+    assert read_bundle_settings(entries)[1] == read_bundle_settings(entries[::-1])[1] == {"priority": 10}
+
+
+def test_all_our_settings_are_understood() -> None:
+    spec = {
+        "step": "Render",
+        "directory_parameter": "Out",
+        "file_pattern": "x_####.png",
+        "frames_parameter": "Frame",
+    }
+    values = {
+        "priority": 1,
+        "pool": "film",
+        "paused": "yes",
+        "retries": 0,
+        "max_failed_tasks": 9,
+        "max_running": 4,
+        "profile": "compute",
+        "timeout_s": 90,
+        "reverse": True,
+        "replace_existing": False,
+        "trust_scripts": "off",
+        "depends_on": [4, "5"],
+        "output": spec,
+    }
+    _, found = read_bundle_settings(
+        [{"name": f"farm:{key}", "value": value} for key, value in values.items()]
+    )
+    assert found.pop("outputs") == (OutputSpec(**spec),)  # type: ignore[arg-type]
+    assert JobSettings(**found) == JobSettings(
+        priority=1,
+        pool="film",
+        is_paused=True,
+        max_retries=0,
+        max_failed_tasks=9,
+        max_running=4,
+        tag=Tag.COMPUTE,
+        timeout_s=90.0,
+        reverse=True,
+        replace_existing=False,
+        trust_scripts=False,
+        depends_on=(4, 5),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ([{"name": "farm:priorty", "value": 1}], "did you mean farm:priority?"),
+        ([{"name": "farm:qqqq", "value": 1}], "there are priority, pool"),
+        ([{"name": "farm:priority", "value": "high"}], "whole number, not high"),
+        ([{"name": "farm:paused", "value": "maybe"}], "true or false, not maybe"),
+        ([{"name": "farm:profile", "value": "fast"}], "compute, bandwidth, balanced"),
+        ([{"name": "farm:timeout_s", "value": [1]}], "number of seconds"),
+        ([{"name": "farm:output", "value": "x.png"}], "must be a mapping"),
+        ([{"name": "farm:output", "value": {"step": "a", "colour": 1}}], "has no colour"),
+        ([{"name": "farm:output", "value": {"step": "a"}}], "needs directory_parameter"),
+        ([{"name": "deadline:targetTaskRunStatus", "value": "STARTED"}], "READY or SUSPENDED"),
+        ([{"name": "Frames", "value": {"a": 1}}], "must be text, a number or a list"),
+        ([{"name": "Frames"}], "must have a 'name' and a 'value'"),
+        ([{"name": "Frames", "value": 1}, {"name": "Frames", "value": 2}], "Frames twice"),
+        (["Frames"], "must have a 'name' and a 'value'"),
+        ({"Frames": 1}, "must be a list"),
+    ],
+)
+def test_a_bundle_that_is_wrong_is_refused_with_the_name(entries: Any, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_bundle_settings(entries)
+    assert words in str(caught.value)
+
+
+# --- template text ----------------------------------------------------------------------------------------
+
+
+def test_yaml_and_json_give_the_same_template() -> None:
+    source = template()
+    assert load_template_text(json.dumps(source)) == source
+    assert load_template_text("\ufeff" + json.dumps(source, indent=2)) == source
+    assert load_template_text("a: [1, 2.5, null, true]\nb: |\n  x\n  y\n") == {
+        "a": [1, 2.5, None, True],
+        "b": "x\ny\n",
+    }
+    assert load_template_text("{a: 1}") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "must be a mapping"),
+        ("- 1\n- 2\n", "must be a mapping"),
+        ("a: [1,\nb: 2", "line 3, column 1 is neither YAML nor JSON"),
+        ("a: &x 1\nb: 2", "line 1: anchors (&) and aliases (*) are refused"),
+        ("a: &x [1]\nb: *x", "anchors"),
+        ("a: !!python/object/apply:os.system ['true']", "tags (!) are refused"),
+        ("a: 1\nb: {c: 1, c: 2}", "line 2: the key 'c' is given twice"),
+        ('{"a": 1, "a": 2}', "gives the key 'a' twice"),
+        ("date: 2024-01-01", "as a date: put it in quotes"),
+        ("date: 2024-13-45", "neither YAML nor JSON"),
+        ("a: .nan", "no finite number"),
+        ('{"a": NaN}', "no finite number"),
+        ("1: a", "the key 1"),
+        ("on: a", "the key True"),
+        ("a: " + "9" * 30, "64 bits"),
+        ("a: " + "9" * 5000, "neither YAML nor JSON"),
+        ('{"a": ' + "9" * 5000 + "}", "neither YAML nor JSON"),
+        ("a: " + "[" * 40 + "]" * 40, f"more than {MAX_DEPTH} levels"),
+        ("[" * 100_000, "nesting depth"),
+        ('{"a":' * 100_000, f"more than {MAX_DEPTH} levels"),
+        ("a: \x1b", "neither YAML nor JSON"),
+        ("x" * 5_000_001, "5,000,001 bytes"),
+        ("a: 1\n---\nb: 2\n", "neither YAML nor JSON"),
+    ],
+)
+def test_text_that_is_no_template_is_refused_with_the_reason(text: str, words: str) -> None:
+    began = time.process_time()
+    with pytest.raises(UserError) as caught:
+        load_template_text(text)
+    assert words in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert time.process_time() - began < 5
+
+
+@given(st.text(max_size=60) | st.text(alphabet="{}[]:,-&*!?|>'\"%@#\n ab1.\t", max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_a_mapping_or_a_user_error(text: str) -> None:
+    try:
+        assert isinstance(load_template_text(text), dict)
+    except UserError:
+        pass
+
+
+# --- nothing crashes --------------------------------------------------------------------------------------
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        ["INT", "1-10", "{{Param.Frames}}", "{{Param.X", "CHUNK[INT]", "Render", "(Frame, Frame)", "*"]
+    )
+)
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+)
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    for key, child in (
+        tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    ):
+        found += places(child, (*path, key))
+    return found
+
+
+RICH = template(
+    step(
+        "Render",
+        space=[frame(), chunks("1-9", 2)],
+        hostRequirements={"amounts": [{"name": "amount.worker.gpu", "min": 1}]},
+    ),
+    step("Comp", "Render"),
+) | {"extensions": ["TASK_CHUNKING", "EXPR", "FEATURE_BUNDLE_1"]}
+PLACES = places(RICH)
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLACES), TREES), min_size=1, max_size=3))
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_mutated_template_is_planned_or_refused(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+    source = copy.deepcopy(RICH)
+    for path, value in changes:
+        try:
+            parent: Any = source
+            for key in path[:-1]:
+                parent = parent[key]
+            parent[path[-1]] = value
+        except (LookupError, TypeError):  # an earlier change took this place away
+            continue
+    try:
+        job = planned(source, outputs=(output(),))
+    except UserError:
+        return
+    assert all(each.task_count >= 1 for each in job.steps)
+
+
+# --- public templates -------------------------------------------------------------------------------------
+
+
+def sample_templates() -> list[Path]:
+    found = SAMPLES.rglob("*.yaml")
+    return sorted(
+        path
+        for path in found
+        if "jobtemplate-2023-09" in path.read_text()[:4000] and "conformance" not in str(path)
+    )
+
+
+def sample_values(source: dict[str, Any]) -> dict[str, str]:
+    """What a client would send: values for what has no default, and absolute paths."""
+    values = {}
+    for definition in source.get("parameterDefinitions", []):
+        name, kind = definition["name"], definition["type"].upper()
+        if kind == "PATH":
+            values[name] = f"/show/{definition.get('default', name)}"
+        elif "default" not in definition:
+            plain = definition.get("allowedValues", ["1-10" if name == "Frames" else "text"])[0]
+            values[name] = str(definition.get("minValue", 1)) if kind in ("INT", "FLOAT") else plain
+    return values
+
+
+@pytest.mark.skipif(not SAMPLES.is_dir(), reason="the public samples are not beside this checkout")
+def test_public_templates_are_read_planned_and_their_tasks_made() -> None:
+    paths = sample_templates()
+    assert len(paths) > 30
+    for path in paths:
+        source = load_template_text(path.read_text())
+        job = planned(source, parameters=sample_values(source))
+        space = TaskSpace(source, job.parameters)
+        for each in job.steps:
+            assert each.task_count == space.count(each.name) >= 1, path
+            for at in {0, each.task_count - 1}:
+                space.parameters(each.name, at)
+                assert space.label(each.name, at).isprintable(), path
+        assert TaskSpace(
+            source, planned(source, parameters={n: v for n, (_, v) in job.parameters.items()}).parameters
+        )
