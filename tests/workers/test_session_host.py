@@ -245,6 +245,36 @@ def test_time_memory_and_cpu_are_measured(host: HostDriver) -> None:
     assert small.peak_memory_mib < 100
 
 
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group with 300 MiB of memory (version 1 or 2)."""
+    for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(root) / f"ridgeline-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / limit).write_text(str(300 << 20))
+            yield group
+            return
+        except OSError:
+            continue
+        finally:
+            group.rmdir()
+    pytest.skip("may not limit memory here")
+
+
+def test_a_renderer_that_the_kernel_kills_for_its_memory_is_told_apart(memory_group: Path) -> None:
+    with HostDriver() as driver:
+        (memory_group / "cgroup.procs").write_text(str(_inner_pid(driver.process.pid)))
+        finished = driver.run(make_run(renderer_template("eat", "600"), "oom-1"))
+        assert finished.outcome is Outcome.OUT_OF_MEMORY
+        assert finished.reason == "python was killed by the kernel: out of memory"
+        again = driver.run(make_run(renderer_template("kill", "9"), "oom-2"))
+        assert again.outcome is Outcome.JOB_ERROR
+
+
 def test_progress_that_a_plain_command_reports_the_openjd_way_arrives(host: HostDriver) -> None:
     words = ("say", "openjd_status: tracing", "say", "openjd_progress: 12.5", "sleep", "0.1")
     host.run(make_run(renderer_template(*words), "progress-1"))
@@ -268,7 +298,7 @@ def test_progress_that_a_plain_command_reports_the_openjd_way_arrives(host: Host
 def test_a_flood_of_output_is_capped_and_neither_fills_memory_nor_stops_the_renderer() -> None:
     with HostDriver() as driver:
         driver.run(make_run(renderer_template("say", "warm"), "flood-0"))
-        before = _resident_mib(driver.process.pid)
+        before = _peak_mib(driver)
         for line in ("", "a line of text that is as long as most of them are"):
             words = ("say", "first", "flood", "100", line, "say", "", "say", "last")
             finished = driver.run(make_run(renderer_template(*words), "flood-1"))
@@ -278,23 +308,25 @@ def test_a_flood_of_output_is_capped_and_neither_fills_memory_nor_stops_the_rend
             assert driver.seen.text.endswith("last\n")
             assert " MiB left out …\n" in driver.seen.text
             assert max(map(len, driver.seen.text.splitlines())) <= 4096
-        assert _resident_mib(driver.process.pid) - before < 30
+        assert _peak_mib(driver) - before < 30
 
 
-def _resident_mib(outer: int) -> int:
-    """Of the host: the last process of the chain that starts it."""
+def _inner_pid(outer: int) -> int:
+    """The host itself: the last process of the chain that starts it."""
     pid = outer
     while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         pid = int(children[0])
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+    return pid
+
+
+def _peak_mib(driver: HostDriver) -> int:
+    status = Path(f"/proc/{_inner_pid(driver.process.pid)}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 
 
 def test_five_hundred_attempts_leave_the_host_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
     with HostDriver() as driver:
-        pid = driver.process.pid
-        while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            pid = int(children[0])
+        pid = _inner_pid(driver.process.pid)
         run = make_run(command_template("/bin/true", ()), "true")
         driver.run(run)
         before = sorted(os.listdir(f"/proc/{pid}/fd"))
@@ -625,13 +657,13 @@ def test_a_flood_in_a_session_does_not_fill_memory(tmp_path: Path) -> None:
     with HostDriver() as driver:
         template = _session_template(tmp_path / "log", "true")
         driver.run(make_run(template, "session-4", task_parameters={"Frame": ("INT", "7")}))
-        before = _resident_mib(driver.process.pid)
+        before = _peak_mib(driver)
         line = "$(head -c 2000 /dev/zero | tr '\\0' x)"
         template = _session_template(tmp_path / "log", f'yes "{line}" | head -n 50000; echo last')
         finished = driver.run(make_run(template, "session-5", task_parameters={"Frame": ("INT", "7")}))
         assert finished.outcome is Outcome.SUCCEEDED
         assert "last\n" in driver.seen.text
-        assert _resident_mib(driver.process.pid) - before < 20
+        assert _peak_mib(driver) - before < 20
 
 
 def test_a_command_that_a_session_cannot_find_is_the_nodes_fault(host: HostDriver, tmp_path: Path) -> None:
