@@ -1,0 +1,197 @@
+"""A whole farm of real processes that a test may kill one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.e2e.services import free_port
+from tests.waiting import wait_until
+
+ENDED = ("done", "failed", "cancelled")
+
+
+@dataclass
+class FarmUnderTest:
+    """`serve`, `scheduler` and agents, each a process of its own."""
+
+    folder: Path
+    database_url: str
+    broker_url: str
+    extra: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def environment(self, name: str) -> dict[str, str]:
+        """For the process `name`; its state directory is its own but for clients, who share the server's."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("FARM_")}
+        return {
+            **kept,
+            "FARM_STATE_DIR": str(self.folder / name),
+            "FARM_DATABASE_URL": self.database_url,
+            "FARM_BROKER_URL": self.broker_url,
+            "FARM_API_PORT": str(self.port),
+            "FARM_NODE_NAME": f"{name}-{self.port}",
+            **self.extra,
+        }
+
+    def farm(self, *arguments: str, check: bool = True, cwd: Path | None = None) -> str:
+        """Run a `farm` command as a user would; returns its standard output."""
+        environment = self.environment("server")
+        environment.pop("FARM_DATABASE_URL")
+        environment.pop("FARM_BROKER_URL")
+        done = subprocess.run(
+            [sys.executable, "-m", "farm.main", *arguments],
+            env=environment,
+            cwd=cwd or self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"farm {arguments} ended with {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "farm.main", *command],
+                env=self.environment(name),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes[name] = process
+        return process
+
+    def start_all(self, *, agents: int = 1, schedulers: int = 1, slots: int = 1) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "farm.main", "db", "upgrade"],
+            env=self.environment("server"),
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        self.start("server", "serve")
+        for number in range(schedulers):
+            self.start(f"scheduler{number}", "scheduler")
+        for number in range(agents):
+            self.start_agent(number, slots=slots)
+        wait_until(lambda: (self.folder / "server" / "client.json").exists(), "the server's token")
+        wait_until(lambda: len(self.nodes_online()) == agents, "agents online", timeout_s=60)
+
+    def start_agent(self, number: int, *, slots: int = 1) -> None:
+        self.start(f"agent{number}", "worker", "--slots", str(slots))
+
+    def kill(self, name: str, signal_number: int = signal.SIGKILL) -> None:
+        process = self.processes[name]
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal_number)
+        if signal_number == signal.SIGKILL:
+            process.wait(10)
+
+    def stop_all(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 15
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+
+    # --- what a script would ask ---
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        client = json.loads((self.folder / "server" / "client.json").read_text())
+        answer = httpx.get(
+            f"http://127.0.0.1:{self.port}/api/v1{path}",
+            params=parameters,
+            headers={"Authorization": f"Bearer {client['token']}"},
+            timeout=30,
+        )
+        answer.raise_for_status()
+        return answer.json()
+
+    def try_get(self, path: str, **parameters: Any) -> Any:
+        """None while the server or its database is away."""
+        try:
+            return self.get(path, **parameters)
+        except (httpx.HTTPError, OSError):
+            return None
+
+    def nodes_online(self) -> list[str]:
+        nodes = self.try_get("/nodes") or {"items": []}
+        return [node["id"] for node in nodes["items"] if node["state"] == "online"]
+
+    def submit(self, *arguments: str, cwd: Path | None = None) -> int:
+        return int(self.farm("submit", "--quiet", *arguments, cwd=cwd))
+
+    def job(self, job_id: int) -> Any:
+        return self.get(f"/jobs/{job_id}")
+
+    def wait_for_job(self, job_id: int, *, timeout_s: float = 90.0) -> str:
+        """Until the job has ended; returns its state."""
+
+        def ended() -> str:
+            view = self.try_get(f"/jobs/{job_id}")
+            self.last = view
+            return str(view["job"]["state"]) if view and view["job"]["state"] in ENDED else ""
+
+        try:
+            return wait_until(ended, f"job {job_id} ends", timeout_s=timeout_s, pause_s=0.2)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self.last}\n{self.logs()}") from error
+
+    def wait_for_done(self, job_id: int, count: int, *, timeout_s: float = 60.0) -> None:
+        """Until at least `count` tasks are done."""
+
+        def seen() -> bool:
+            view = self.try_get(f"/jobs/{job_id}")
+            return view is not None and view["counts"]["done"] >= count
+
+        wait_until(seen, f"{count} tasks of job {job_id} done", timeout_s=timeout_s, pause_s=0.1)
+
+    def attempts(self, job_id: int) -> list[Any]:
+        return list(self.get(f"/jobs/{job_id}/attempts", limit=1000)["items"])
+
+    def logs(self) -> str:
+        told = []
+        for path in sorted(self.folder.glob("*.log")):
+            told.append(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}")
+        return "\n".join(told)
+
+
+def processes_with(text: str) -> list[psutil.Process]:
+    """Living processes whose command line holds `text`; those that are dead but not reaped do not count."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        if any(text in part for part in process.info["cmdline"] or ()):
+            found.append(process)
+    return found
+
+
+def check_accepted(farm: FarmUnderTest, job_id: int, tasks: Sequence[int]) -> None:
+    """G2: every task of the job has exactly one accepted attempt."""
+    accepted: dict[int, int] = {}
+    for attempt in farm.attempts(job_id):
+        if attempt["state"] == "succeeded":
+            accepted[attempt["task_id"]] = accepted.get(attempt["task_id"], 0) + 1
+    assert sorted(accepted) == sorted(tasks), accepted
+    assert set(accepted.values()) == {1}, accepted

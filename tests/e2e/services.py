@@ -1,0 +1,169 @@
+"""Private RabbitMQ and PostgreSQL servers that a test may kill, pause and start again.
+
+Each lives in a folder of the test's own on a free port of the loopback; only its own processes are ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.conftest import missing
+from tests.waiting import wait_until
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class PrivatePostgres:
+    folder: Path
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def create(self) -> None:
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+        if not found:
+            missing("PostgreSQL", "its server programs are not installed")
+        self._bin = found[-1].parent
+        data = self.folder / "data"
+        data.mkdir(parents=True)
+        # The server refuses to run as root.
+        self._as_user: list[str] = []
+        if os.geteuid() == 0:
+            self._as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+            shutil.chown(data, "nobody", "nogroup")
+            for parent in [data, *data.parents]:
+                if parent == Path("/tmp") or parent == Path("/"):
+                    break
+                parent.chmod(parent.stat().st_mode | 0o011)
+        subprocess.run(
+            [*self._as_user, str(self._bin / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        with (data / "postgresql.conf").open("a") as conf:
+            conf.write(
+                f"listen_addresses = '127.0.0.1'\nport = {self.port}\nunix_socket_directories = ''\n"
+                "shared_buffers = 32MB\n"
+            )
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self._as_user, str(self._bin / "postgres"), "-D", str(self.folder / "data")],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        wait_until(self._answers, "PostgreSQL answers")
+
+    def _answers(self) -> bool:
+        ready = [str(self._bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(ready, check=False).returncode == 0
+
+    def kill(self) -> None:
+        """As a power cut for the server: no shutdown, all backends at once."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
+            self.process = None
+
+
+@dataclass
+class PrivateRabbit:
+    folder: Path
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+    _dist_port: int = field(default_factory=free_port)
+    _epmd_port: int = field(default_factory=free_port)
+    _epmd: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def create(self) -> None:
+        self._server = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+        epmd = shutil.which("epmd")
+        if not self._server.exists() or epmd is None:
+            missing("RabbitMQ", "its server program is not installed")
+            return
+        home = self.folder / "home"
+        home.mkdir(parents=True)
+        cookie = home / ".erlang.cookie"
+        cookie.write_text("ridgeline-test")
+        cookie.chmod(0o400)
+        (self.folder / "enabled_plugins").write_text("[].")
+        (self.folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+            "disk_free_limit.absolute = 50MB\n"
+            "vm_memory_high_watermark.absolute = 512MB\n"
+            "heartbeat = 10\n"
+        )
+        self._epmd = subprocess.Popen(
+            [epmd, "-address", "127.0.0.1", "-port", str(self._epmd_port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def start(self) -> None:
+        node = f"t{self.port}@localhost"
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder / "home"),
+            "LANG": "C.UTF-8",
+            "RABBITMQ_NODENAME": node,
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq"),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_LOGS": str(self.folder / "log" / "rabbit.log"),
+            "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 1",
+        }
+        (self.folder / "log").mkdir(exist_ok=True)
+        with (self.folder / "log" / "console.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(self._server)], env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        wait_until(self._answers, "RabbitMQ answers", timeout_s=60)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"AMQP\0\0\x09\x01")
+                return len(connection.recv(8)) > 0
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
+            self.process = None
+
+    def remove(self) -> None:
+        self.kill()
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait(10)
