@@ -11,11 +11,31 @@ import shutil
 import signal
 import socket
 import subprocess
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.conftest import missing
 from tests.waiting import wait_until
+
+
+def add_vhost() -> str:
+    """The URL of a virtual host of its own on the machine's RabbitMQ: farms must not share queues."""
+    name = f"farm_test_{uuid.uuid4().hex[:12]}"
+    try:
+        _rabbitmqctl("add_vhost", name)
+        _rabbitmqctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+    except (OSError, subprocess.SubprocessError) as error:
+        missing("RabbitMQ", error)
+    return f"amqp://guest:guest@127.0.0.1:5672/{name}"
+
+
+def remove_vhost(url: str) -> None:
+    _rabbitmqctl("delete_vhost", url.rpartition("/")[2])
+
+
+def _rabbitmqctl(*arguments: str) -> None:
+    subprocess.run(["rabbitmqctl", "-q", *arguments], check=True, timeout=60, capture_output=True, cwd="/")
 
 
 def free_port() -> int:

@@ -1,0 +1,1 @@
+"""Benchmarks: `make bench`. Figures are compared by ratio within one run; the machine may be noisy."""
