@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from farm.control.views import JobView
 from farm.live.render import clock, connection, eta, event_text, facts, percent, shown
-from farm.live.snapshot import JobLine, Snapshot
+from farm.live.snapshot import Snapshot
 from farm.model.machines import Node
 from farm.model.states import ENDED_JOBS
 from farm.text import plural
@@ -44,12 +45,12 @@ def changes(old: Snapshot, new: Snapshot) -> Iterator[str]:
             yield _node(node)
 
 
-def _stand(line: JobLine) -> tuple[object, ...]:
+def _stand(line: JobView) -> tuple[object, ...]:
     counts = line.counts
     return line.job.state, counts.done, counts.failed, counts.cancelled, counts.held, line.waiting
 
 
-def _job(line: JobLine) -> str:
+def _job(line: JobView) -> str:
     job, counts = line.job, line.counts
     parts = [
         f"{job.state}, {counts.done} of {plural(counts.total, 'task')} done ({percent(line.progress)})",

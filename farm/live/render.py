@@ -14,12 +14,13 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Span, Text
 
-from farm.live.snapshot import JobLine, Snapshot
+from farm.control.views import JobView
+from farm.live.snapshot import Snapshot
 from farm.live.view import Pane, View
 from farm.model.events import Event, EventKind
 from farm.model.machines import Device, DeviceKind, Node
 from farm.model.states import ENDED_JOBS, JobState, NodeState
-from farm.model.work import Counts
+from farm.model.work import Counts, Tag
 from farm.text import clean, duration, plural
 
 Piece = tuple[str, str]
@@ -67,7 +68,7 @@ _BAD_EVENTS: Final = frozenset(
         EventKind.NODE_REFUSED,
     }
 )
-_TAGS: Final = {"bandwidth": "mem-bw", "unknown": "?"}
+_TAGS: Final = {Tag.BANDWIDTH: "mem-bw", Tag.UNKNOWN: "?"}
 """Short, and never just "bandwidth": it is the memory's."""
 _DONE, _RUNNING, _FAILED, _LEFT = "█", "▒", "×", "·"
 
@@ -232,6 +233,7 @@ def facts(snapshot: Snapshot) -> list[str]:
     counts = farm.counts
     rate = "n/a" if snapshot.per_minute is None else f"{snapshot.per_minute:.3g}"
     return [
+        *(["no scheduler leads"] if farm.leader is None else []),
         f"nodes {farm.nodes_online}/{farm.nodes}",
         f"slots {farm.slots_used}/{farm.slots}",
         f"running {counts.live:,}",
@@ -361,13 +363,13 @@ def _job_columns(width: int) -> Sequence[Column]:
     return _JOB_COLUMNS if width >= _ONE_LINE_FROM else _JOB_COLUMNS[:-1]
 
 
-def _note(line: JobLine) -> str:
+def _note(line: JobView) -> str:
     """Why nothing runs, why it failed, and what waits for a person."""
     held = f"{plural(line.counts.held, 'task')} held for a person to decide" if line.counts.held else ""
     return "; ".join(part for part in (held, line.waiting or line.job.reason) if part)
 
 
-def eta(line: JobLine) -> str:
+def eta(line: JobView) -> str:
     """ "3:07–4:10": likely, and at worst 9 times in 10."""
     if line.eta_s is None or line.job.state in ENDED_JOBS:
         return "-"
@@ -397,7 +399,7 @@ def percent(progress: float) -> str:
     return f"{int(min(max(progress, 0.0), 1.0) * 100 + 1e-9)}%"
 
 
-def _job(line: JobLine, columns: list[tuple[Column, int]], width: int) -> list[Line]:
+def _job(line: JobView, columns: list[tuple[Column, int]], width: int) -> list[Line]:
     job, counts = line.job, line.counts
     style = _JOB_STYLES[job.state]
     faint = "dim" if job.state in ENDED_JOBS else ""
@@ -426,7 +428,7 @@ def _job(line: JobLine, columns: list[tuple[Column, int]], width: int) -> list[L
     return [row]
 
 
-def _progress(line: JobLine, width: int) -> Line:
+def _progress(line: JobView, width: int) -> Line:
     length = width - 5
     if length < 3:
         return [(cell(percent(line.progress), width, is_right=True), "")]

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from farm.control.views import FarmView, JobView
 from farm.errors import UserError
 from farm.model.events import Event
 from farm.model.ids import JobId
 from farm.model.machines import Node
 from farm.model.states import JobState
-from farm.model.work import Counts, Job
 
 Get = Callable[[str, Mapping[str, Any]], Any]
 """GET of a path below /api/v1 with query values (a list repeats the key); the answer's JSON as objects.
@@ -30,42 +30,10 @@ _ENDED_STATES: Final = ("done", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FarmLine:
-    """The fields of the API's FarmView that are shown."""
-
-    version: str = ""
-    now: float = 0.0
-    """Seconds since the epoch, database clock."""
-    policy: str = ""
-    leader: str | None = None
-    nodes_online: int = 0
-    nodes: int = 0
-    slots: int = 0
-    slots_used: int = 0
-    counts: Counts = Counts()
-    """Over the jobs that have not ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLine:
-    """The fields of the API's JobView that are shown."""
-
-    job: Job
-    counts: Counts = Counts()
-    progress: float = 0.0
-    """0 to 1."""
-    tag: str = "unknown"
-    eta_s: tuple[float, float] | None = None
-    """Seconds from now: likely, and at worst 9 times in 10."""
-    waiting: str = ""
-    """Why nothing runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    farm: FarmLine | None = None
+    farm: FarmView | None = None
     """None: the farm has not answered yet."""
-    jobs: tuple[JobLine, ...] = ()
+    jobs: tuple[JobView, ...] = ()
     """In the order shown: those that may run, by priority; then those that ended, newest first."""
     has_more_jobs: bool = False
     nodes: tuple[Node, ...] = ()
@@ -99,7 +67,7 @@ def _read(kind: Any, answer: Any, what: str) -> Any:
 
 def fetch(get: Get) -> Snapshot:
     """Ask for everything once: five requests. Raises what `get` raises; UserError for a strange answer."""
-    farm: FarmLine = _read(FarmLine, get("/farm", {}), "the farm")
+    farm: FarmView = _read(FarmView, get("/farm", {}), "the farm")
     open_jobs = get("/jobs", {"state": list(_OPEN_STATES), "limit": MOST_JOBS})
     ended_jobs = get("/jobs", {"state": list(_ENDED_STATES), "limit": MOST_ENDED_JOBS})
     nodes: tuple[Node, ...] = _read(tuple[Node, ...], _items(get("/nodes", {}), "nodes"), "nodes")
@@ -108,11 +76,11 @@ def fetch(get: Get) -> Snapshot:
         _items(get("/events", {"newest": "true", "limit": MOST_EVENTS}), "events"),
         "events",
     )
-    waiting: tuple[JobLine, ...] = _read(tuple[JobLine, ...], _items(open_jobs, "jobs"), "jobs")
-    ended: tuple[JobLine, ...] = _read(tuple[JobLine, ...], _items(ended_jobs, "jobs"), "jobs")
+    unended: tuple[JobView, ...] = _read(tuple[JobView, ...], _items(open_jobs, "jobs"), "jobs")
+    ended: tuple[JobView, ...] = _read(tuple[JobView, ...], _items(ended_jobs, "jobs"), "jobs")
     return Snapshot(
         farm=farm,
-        jobs=(*sorted(waiting, key=_order), *sorted(ended, key=lambda line: -line.job.id)),
+        jobs=(*sorted(unended, key=_order), *sorted(ended, key=lambda line: -line.job.id)),
         has_more_jobs=open_jobs.get("next") is not None,
         nodes=tuple(sorted(nodes, key=lambda node: node.id)),
         events=tuple(sorted(events, key=lambda event: -event.id)),
@@ -126,7 +94,7 @@ def _items(page: Any, what: str) -> Any:
     return page["items"]
 
 
-def _order(line: JobLine) -> tuple[bool, int, int]:
+def _order(line: JobView) -> tuple[bool, int, int]:
     job = line.job
     return job.state is not JobState.ACTIVE, -job.settings.priority, job.id
 

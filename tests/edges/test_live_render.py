@@ -49,7 +49,7 @@ def named(name: str) -> FakeFarm:
     """Everything that a person or a node can name is called `name`."""
     farm = FakeFarm()
     farm.jobs = [
-        a_job(7, name=name, tag=name, waiting=name, settings={"user": name}),
+        a_job(7, name=name, waiting=name, settings={"user": name}),
         a_job(8, name=name, state="failed", reason=name),
     ]
     capabilities = {"devices": [{"id": "cpu", "kind": "cpu", "model": name}]}
@@ -76,6 +76,14 @@ def test_a_lost_farm_is_told_in_the_header_and_the_last_picture_stays() -> None:
     assert "LOST for 12 s: cannot reach" in header
     assert "nodes 1/3" in header
     assert rest == drawn(a_snapshot(), 80, 24).splitlines()[1:]
+
+
+def test_a_farm_without_a_leader_says_so_first() -> None:
+    asked = a_snapshot()
+    assert asked.farm is not None
+    leaderless = replace(asked, farm=replace(asked.farm, leader=None))
+
+    assert "no scheduler leads" in drawn(leaderless, 60, 10)
 
 
 def test_a_farm_that_never_answered_still_has_a_picture() -> None:

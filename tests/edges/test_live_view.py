@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -72,7 +73,7 @@ def test_an_answer_that_cannot_be_read_is_said_with_its_place() -> None:
     with pytest.raises(UserError, match=r"about jobs \(0.job.settings.priority.*same version"):
         fetch(farm.get)
     with pytest.raises(UserError, match="has no items"):
-        fetch(lambda path, params: {"version": "1"})
+        fetch(lambda path, params: FakeFarm().get(path, params) if path == "/farm" else {})
 
 
 def test_throughput_counts_done_tasks_of_the_last_minute() -> None:
@@ -131,11 +132,19 @@ def test_a_refused_token_ends_the_view() -> None:
 
 def test_nothing_is_told_after_stop() -> None:
     told = []
-    farm = FakeFarm()
-    feed = Feed(farm.get, interval_s=0.001, notify=lambda: told.append(1))
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def get(path: str, params: Mapping[str, Any]) -> Any:
+        asked.set()
+        assert may_answer.wait(10)
+        return FakeFarm().get(path, params)
+
+    feed = Feed(get, interval_s=0.001, notify=lambda: told.append(1))
     feed.start()
+    assert asked.wait(10)
     feed.stop()
-    count = len(told)
+    may_answer.set()
     feed._thread.join(10)
 
-    assert len(told) == count
+    assert not feed._thread.is_alive()
+    assert told == []
