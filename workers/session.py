@@ -45,8 +45,8 @@ ENTER_LIMIT_S = 1800.0
 EXIT_LIMIT_S = 300.0
 EXIT_AFTER_STOP_LIMIT_S = 5.0
 """For all `onExit` together when the attempt is being stopped: somebody waits for the slot."""
-_SETTLE_S = 0.05
-"""After entering environments: a daemon that was just started in one needs a moment before the first task."""
+_SETTLE_S = 0.3
+"""When entering environments has left a process behind: a daemon needs a moment until it listens."""
 _CALLBACK_LIMIT_S = 5.0
 """For the libraries to notice that a killed process has ended."""
 _BUFFERED_LINES = 1000
@@ -269,7 +269,6 @@ class _Run:
 
     def _enter_all(self, entered: list[tuple[Any, str, Any]]) -> Ending | None:
         """Enter the environments; an Ending when one cannot be. Those in `entered` must be exited."""
-        has_started_something = False
         for environment, step_name, symbols in self._environments:
             start = partial(self._enter, entered, environment, step_name, symbols)
             status = self._actions.finish(self._session, start, limit_s=ENTER_LIMIT_S)
@@ -277,8 +276,8 @@ class _Run:
             if problem:
                 outcome, reason = self._class_of(status, problem)
                 return self._ending(refusal=(outcome, f"environment {environment.name}: {reason}"))
-            has_started_something |= environment.script is not None
-        if has_started_something:
+        containment.reap()
+        if self._environments and containment.descendants():
             time.sleep(_SETTLE_S)
         return None
 

@@ -626,6 +626,17 @@ def test_a_session_reports_progress_sets_variables_and_sees_its_environment(
     assert (0.4, "tracing") in [(progress.fraction, progress.message) for progress in host.seen.progress]
 
 
+def test_a_daemon_that_an_environment_starts_serves_the_task(host: HostDriver, tmp_path: Path) -> None:
+    answer = tmp_path / "answer"
+    daemon = f"sleep 0.1; trap 'echo yes > {answer}' USR1; while :; do sleep 0.01; done"
+    enter = f'sh -c "{daemon}" >/dev/null 2>&1 & echo openjd_env: DAEMON=$!'
+    task = f"kill -USR1 $DAEMON; while ! [ -e {answer} ]; do sleep 0.01; done"
+    template = _session_template(tmp_path / "log", task, enter=enter)
+    run = make_run(template, "session-8", task_parameters={"Frame": ("INT", "7")}, timeout_s=10)
+    assert host.run(run).outcome is Outcome.SUCCEEDED
+    assert outer_pids("session-8") == []
+
+
 def test_a_cancelled_session_exits_its_environments_and_leaves_no_daemon(
     held: Containment, tmp_path: Path
 ) -> None:
