@@ -13,16 +13,21 @@ class TaskState(StrEnum):
     WAITING = "waiting"
     """A step or job it depends on is not done."""
     READY = "ready"
+    """A node may have it as soon as one fits."""
     ASSIGNED = "assigned"
     """An attempt exists and its launch message is on the way."""
     RUNNING = "running"
+    """The node has started its renderer."""
     CANCELLING = "cancelling"
     """Cancel was asked for; the node has not yet said that the renderer is gone."""
     HELD = "held"
     """An exclusive attempt was lost without proof of death: a person or the node must decide."""
     DONE = "done"
+    """Its files are there, verified, and one attempt's."""
     FAILED = "failed"
+    """Its retries are spent, or trying again cannot help."""
     CANCELLED = "cancelled"
+    """By a person, by the limit of failed tasks, or because a step before it did not finish."""
 
 
 class AttemptState(StrEnum):
@@ -44,6 +49,7 @@ class JobState(StrEnum):
     WAITING = "waiting"
     """A job it depends on is not done."""
     ACTIVE = "active"
+    """Its ready tasks are matched."""
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -54,7 +60,7 @@ class NodeState(StrEnum):
     DRAINING = "draining"
     """Runs what it has, takes no more."""
     SUSPECT = "suspect"
-    """Silent for longer than two heartbeats: no new work; its leases still hold."""
+    """Silent for longer than two and a half heartbeats: no new work; its leases still hold."""
     OFFLINE = "offline"
 
 
