@@ -1,0 +1,800 @@
+"""The front desk: what people ask of the farm, answered for the API's routes.
+
+Every method opens its own transaction. What changes something takes the caller, checks his rights, writes
+the audit row in the same transaction, and wakes the scheduler afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from farm import __version__
+from farm.control.spaces import Spaces
+from farm.control.views import (
+    AuditView,
+    ChangedView,
+    FarmView,
+    JobChange,
+    JobView,
+    LogPiece,
+    LogView,
+    NewTokenView,
+    Page,
+    PlannedStep,
+    PlanView,
+    RetryChoice,
+    TaskChoice,
+    TokenRequest,
+    TokenView,
+    WhyLine,
+    WhyView,
+)
+from farm.errors import Forbidden, NotFound, UserError
+from farm.flow import match
+from farm.flow.choose import check_step, tasks_of_frames
+from farm.flow.stats import eta_s, spread
+from farm.flow.submit import JobPlan, plan_job
+from farm.model.attempts import Attempt
+from farm.model.events import Event
+from farm.model.frames import parse_frames
+from farm.model.ids import AttemptId, JobId, NodeId, TaskId
+from farm.model.machines import Node, NodeView
+from farm.model.states import (
+    ENDED_JOBS,
+    ENDED_TASKS,
+    LIVE_ATTEMPTS,
+    AttemptState,
+    JobState,
+    NodeState,
+    TaskState,
+)
+from farm.model.work import Job, Step, Submission, Tag, Task
+from farm.settings import Settings
+from farm.store import audit, dispatching, events, jobs, leader, logs, nodes, rows, tokens
+from farm.store.engine import db_now, reading, writing
+from farm.store.tokens import TokenOwner
+from farm.text import clean, duration, plural
+
+_LOG = logging.getLogger(__name__)
+
+MAX_PAGE: Final = 1_000
+TOKEN_CACHE_S: Final = 2.0
+"""How long a revoked token may still be believed by another process than the one that revoked it."""
+_TOKENS_KEPT: Final = 1_000
+_RUNTIMES_OLD_S: Final = 5.0
+"""Run times of a job are read again at most this often: the live view asks twice a second."""
+_RUNTIMES_KEPT: Final = 2_000
+_LATE_LOG_S: Final = 2.0
+"""Output comes on another way than the report of an attempt's end, and may be this much later."""
+_RETRIED: Final = frozenset({TaskState.FAILED, TaskState.CANCELLED, TaskState.DONE, TaskState.HELD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks, and how: the head of an audit row."""
+
+    owner: TokenOwner
+    ip: str
+    method: str
+    path: str
+
+    @property
+    def user(self) -> str:
+        return self.owner.user
+
+    @property
+    def is_admin(self) -> bool:
+        return self.owner.role == "admin"
+
+
+class Desk:
+    """Thread-safe. `nudge` wakes the scheduler, best effort: without it the next tick finds the work."""
+
+    def __init__(
+        self, engine: sa.Engine, settings: Settings, spaces: Spaces, *, nudge: Callable[[], None]
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._spaces = spaces
+        self._nudge = nudge
+        self._lock = threading.Lock()
+        self._owners: OrderedDict[str, tuple[TokenOwner, float]] = OrderedDict()
+        self._runtimes: OrderedDict[JobId, _Runtimes] = OrderedDict()
+
+    # --- who asks -------------------------------------------------------------------------------------
+
+    def owner(self, token: str) -> TokenOwner | None:
+        """Whose token it is; None when unknown or revoked. Raises Unavailable."""
+        key = tokens.digest(token)
+        now = time.monotonic()
+        with self._lock:
+            known = self._owners.get(key)
+        if known is not None and known[1] > now:
+            return known[0]
+        with reading(self._engine) as db:
+            found = tokens.owner(db, token)
+        with self._lock:
+            self._owners.pop(key, None)
+            if found is not None:
+                self._owners[key] = (found, now + TOKEN_CACHE_S)
+                while len(self._owners) > _TOKENS_KEPT:
+                    self._owners.popitem(last=False)
+        return found
+
+    def list_tokens(self, by: Caller) -> Page[TokenView]:
+        """Raises Forbidden."""
+        _check_admin(by, "see the tokens")
+        with reading(self._engine) as db:
+            found = tokens.listed(db)
+        return Page(items=tuple(TokenView(name=t.name, user=t.user, role=t.role) for t in found))
+
+    def make_token(self, request: TokenRequest, by: Caller) -> NewTokenView:
+        """Raises Forbidden, UserError."""
+        _check_admin(by, "make tokens")
+        _check_word("the token's name", request.name)
+        _check_word("the user's name", request.user)
+        shown = {"name": request.name, "user": request.user, "role": request.role}
+        with writing(self._engine) as db:
+            token = tokens.create(db, name=request.name, user=request.user, role=request.role)
+            _audit(db, by, f"token {request.name}", after=shown, status=201)
+        return NewTokenView(token=token, **shown)
+
+    def revoke_token(self, name: str, by: Caller) -> None:
+        """Raises Forbidden, NotFound."""
+        _check_admin(by, "revoke tokens")
+        with writing(self._engine) as db:
+            before = next(
+                ({"user": t.user, "role": t.role} for t in tokens.listed(db) if t.name == name), None
+            )
+            tokens.revoke(db, name)
+            _audit(db, by, f"token {name}", before=before, status=204)
+        with self._lock:
+            self._owners.clear()
+
+    def read_audit(self, by: Caller, *, after: int, limit: int) -> Page[AuditView]:
+        """Raises Forbidden."""
+        _check_admin(by, "read the audit")
+        with reading(self._engine) as db:
+            found = audit.read(db, after=after, limit=limit)
+        items = tuple(
+            AuditView(**{f.name: getattr(entry, f.name) for f in fields(AuditView)}) for entry in found
+        )
+        return Page(items=items, next=_next(items, limit))
+
+    def refused(self, by: Caller, status: int, text: str) -> None:
+        """Keep that a change was asked for and refused. Raises Unavailable."""
+        with writing(self._engine) as db:
+            _audit(db, by, "", after={"refused": clean(text, limit=500, one_line=True)}, status=status)
+
+    # --- jobs -----------------------------------------------------------------------------------------
+
+    def submit(self, submission: Submission, by: Caller, *, key: str | None) -> tuple[JobView, bool]:
+        """Store a job; returns it, and whether it is new (False: `key` was used for this very request).
+
+        Raises UserError, Rejected (the key was used for another request), NotFound (depends_on), Unavailable.
+        """
+        submission = _with_user(submission, by)
+        plan = self._plan(submission)
+        if key is not None:
+            _check_word("the idempotency key", key)
+            key = f"{by.user}:{key}"  # one's keys are one's own: nobody can meet, or probe for, another's
+        with writing(self._engine) as db:
+            job_id, is_new = jobs.submit(
+                db, submission, plan, actor=by.user, key=key, digest=_digest(submission)
+            )
+            job = jobs.read_job(db, job_id)
+            if is_new:
+                after = {"name": job.name, "user": job.settings.user, "tasks": job.counts.total}
+                _audit(db, by, f"job {job_id}", after=after, status=201)
+        if is_new:
+            self._wake()
+        return self._view(job), is_new
+
+    def preview(self, submission: Submission, by: Caller) -> PlanView:
+        """What `submit` would make of it. Raises as it does."""
+        submission = _with_user(submission, by)
+        plan = self._plan(submission)
+        with reading(self._engine) as db:
+            for needed in submission.settings.depends_on:
+                jobs.read_job(db, needed)
+        return PlanView(
+            name=plan.name,
+            steps=tuple(
+                PlannedStep(
+                    name=step.name,
+                    tasks=step.task_count,
+                    frames=step.frames,
+                    depends_on=step.depends_on,
+                    isolation=step.isolation,
+                    demand=step.demand,
+                    profile=step.profile,
+                )
+                for step in plan.steps
+            ),
+            output_directories=plan.output_directories,
+            warnings=plan.warnings,
+        )
+
+    def _plan(self, submission: Submission) -> JobPlan:
+        plan = plan_job(submission, uid=str(uuid.uuid4()))
+        count = sum(step.task_count for step in plan.steps)
+        if count > self._settings.max_tasks_per_job:
+            raise UserError(
+                f"the job holds {count:,} tasks; this farm takes at most "
+                f"{self._settings.max_tasks_per_job:,} (max_tasks_per_job): use chunks of frames, "
+                "or several jobs"
+            )
+        return plan
+
+    def list_jobs(
+        self,
+        *,
+        states: Collection[JobState],
+        user: str | None,
+        name: str | None,
+        before: int | None,
+        limit: int,
+    ) -> Page[JobView]:
+        with reading(self._engine) as db:
+            found = jobs.list_jobs(db, states=states, user=user, name=name, before=before, limit=limit)
+        return Page(
+            items=tuple(self._views(found)),
+            next=found[-1].id if len(found) == limit else None,
+        )
+
+    def read_job(self, job_id: JobId) -> JobView:
+        """Raises NotFound."""
+        with reading(self._engine) as db:
+            job = jobs.read_job(db, job_id)
+        return self._view(job)
+
+    def change_job(self, job_id: JobId, change: JobChange, by: Caller) -> JobView:
+        """Raises NotFound, Forbidden, UserError."""
+        values = _changes(change)
+        with writing(self._engine) as db:
+            job = self._own_job(db, job_id, by)
+            before = {name: getattr(job.settings, name) for name in values}
+            values = {name: value for name, value in values.items() if before[name] != value}
+            if values:
+                jobs.change(db, job_id, values, actor=by.user, text=_told(values))
+                job = jobs.read_job(db, job_id)
+            before = {name: before[name] for name in values}
+            _audit(db, by, f"job {job_id}", before=before, after=values)
+        self._wake()
+        return self._view(job)
+
+    def cancel(self, job_id: JobId, choice: TaskChoice, by: Caller) -> ChangedView:
+        """Raises NotFound, Forbidden, UserError."""
+
+        def change(db: sa.Connection, task_ids: Collection[int] | None) -> int:
+            return jobs.cancel(db, job_id, actor=by.user, reason=f"cancelled by {by.user}", task_ids=task_ids)
+
+        return self._steer(job_id, choice, by, change)
+
+    def retry(self, job_id: JobId, choice: RetryChoice, by: Caller) -> ChangedView:
+        """Raises NotFound, Forbidden, UserError."""
+        wrong = [state for state in choice.states if state not in _RETRIED]
+        if wrong or not choice.states:
+            told = f"a {wrong[0]} task cannot be tried again" if wrong else "no states are given"
+            raise UserError(f"{told}; states may hold: {', '.join(sorted(_RETRIED))}")
+
+        def change(db: sa.Connection, task_ids: Collection[int] | None) -> int:
+            return jobs.retry(db, job_id, actor=by.user, states=choice.states, task_ids=task_ids)
+
+        return self._steer(job_id, choice, by, change)
+
+    def _steer(
+        self,
+        job_id: JobId,
+        choice: TaskChoice,
+        by: Caller,
+        change: Callable[[sa.Connection, Collection[int] | None], int],
+    ) -> ChangedView:
+        indexes = self._indexes(job_id, choice)
+        with writing(self._engine) as db:
+            job = self._own_job(db, job_id, by)
+            changed = change(db, _task_ids(db, job, choice, indexes))
+            after = jobs.read_job(db, job_id)
+            _audit(
+                db,
+                by,
+                f"job {job_id}",
+                before={"state": job.state, "tasks": rows.to_json(job.counts)},
+                after={
+                    "state": after.state,
+                    "tasks": rows.to_json(after.counts),
+                    "changed": changed,
+                    "chosen": _shown_choice(choice),
+                },
+            )
+        self._wake()
+        return ChangedView(changed=changed, job=self._view(after))
+
+    def _own_job(self, db: sa.Connection, job_id: JobId, by: Caller) -> Job:
+        job = jobs.read_job(db, job_id)
+        if not by.is_admin and job.settings.user != by.user:
+            raise Forbidden(
+                f"job {job_id} belongs to {job.settings.user or 'nobody'}; "
+                f"{by.user} may steer only their own jobs"
+            )
+        return job
+
+    # --- tasks and attempts ---------------------------------------------------------------------------
+
+    def list_tasks(
+        self, job_id: JobId, choice: TaskChoice, *, states: Collection[TaskState], after: int, limit: int
+    ) -> Page[Task]:
+        """Raises NotFound, UserError."""
+        indexes = self._indexes(job_id, choice)
+        with reading(self._engine) as db:
+            job = jobs.read_job(db, job_id)
+            task_ids = _task_ids(db, job, choice, indexes) if choice.frames is not None else None
+            found = jobs.list_tasks(
+                db, job_id, step=choice.step, states=states, task_ids=task_ids, after=after, limit=limit
+            )
+        return Page(items=tuple(self._labelled(found)), next=_next(found, limit))
+
+    def read_task(self, task_id: TaskId) -> Task:
+        """Raises NotFound."""
+        with reading(self._engine) as db:
+            task = jobs.read_task(db, task_id)
+        return self._labelled([task])[0]
+
+    def list_attempts(
+        self,
+        *,
+        job_id: JobId | None = None,
+        task_id: TaskId | None = None,
+        states: Collection[AttemptState] = (),
+        limit: int,
+    ) -> Page[Attempt]:
+        """Of a job or a task, newest first. Raises NotFound."""
+        with reading(self._engine) as db:
+            if job_id is not None:
+                jobs.read_job(db, job_id)
+            if task_id is not None:
+                jobs.read_task(db, task_id)
+            found = jobs.list_attempts(db, job_id=job_id, task_id=task_id, states=states, limit=limit)
+        return Page(items=tuple(found))
+
+    def read_attempt(self, attempt_id: AttemptId) -> Attempt:
+        """Raises NotFound."""
+        with reading(self._engine) as db:
+            return jobs.read_attempt(db, attempt_id)
+
+    def read_log(self, attempt_id: AttemptId, *, after: int, limit: int) -> LogView:
+        """Raises NotFound."""
+        with reading(self._engine) as db:
+            attempt = jobs.read_attempt(db, attempt_id)
+            found = logs.read(db, attempt_id, after=after, limit=limit)
+            now = db.scalar(sa.select(db_now())) or 0.0
+        is_over = attempt.state not in LIVE_ATTEMPTS and now - (attempt.finished_at or now) >= _LATE_LOG_S
+        return LogView(
+            chunks=tuple(LogPiece(sequence=chunk.sequence, text=chunk.text) for chunk in found),
+            is_ended=is_over and len(found) < limit,
+        )
+
+    def _labelled(self, found: Sequence[Task]) -> list[Task]:
+        return [replace(task, label=self._label(task.job_id, task.step, task.index)) for task in found]
+
+    def _label(self, job_id: JobId, step: str, index: int) -> str:
+        try:
+            return self._spaces.of(job_id).label(step, index)
+        except (UserError, KeyError, IndexError):
+            # The library that reads templates has changed its mind about this one: the job stays visible.
+            return f"#{index}"
+
+    def _indexes(self, job_id: JobId, choice: TaskChoice) -> dict[str, list[int]] | None:
+        """The chosen frames as step -> task indexes; None when no frames are given. Raises UserError."""
+        if choice.step is None and choice.frames is None:
+            return None
+        space = self._spaces.of(job_id)
+        if choice.step is not None:
+            check_step(space, choice.step)
+        if choice.frames is None:
+            return None
+        return tasks_of_frames(space, parse_frames(choice.frames), step=choice.step)
+
+    # --- why ------------------------------------------------------------------------------------------
+
+    def why_job(self, job_id: JobId) -> WhyView:
+        """Every reason why tasks of the job do not run. Raises NotFound."""
+        with reading(self._engine) as db:
+            job = jobs.read_job(db, job_id)
+            return WhyView(lines=tuple(_why_job(db, job, _Matching(db))))
+
+    def why_task(self, task_id: TaskId) -> WhyView:
+        """Why this task does not run, or what it does. Raises NotFound."""
+        with reading(self._engine) as db:
+            task = jobs.read_task(db, task_id)
+            job = jobs.read_job(db, task.job_id)
+            return WhyView(lines=tuple(_why_task(db, job, task)))
+
+    # --- farm, nodes, events --------------------------------------------------------------------------
+
+    def farm(self, by: Caller) -> FarmView:
+        with reading(self._engine) as db:
+            now = db.scalar(sa.select(db_now())) or 0.0
+            holder = leader.current(db)
+            known = nodes.list_nodes(db)
+            live = nodes.held(db)
+            counts = jobs.open_counts(db)
+        usable = [node for node in known if node.state is not NodeState.OFFLINE]
+        return FarmView(
+            version=__version__,
+            now=now,
+            policy=self._settings.policy,
+            leader=holder,
+            nodes=len(known),
+            nodes_online=sum(node.state is NodeState.ONLINE for node in known),
+            slots=sum(node.capabilities.slots for node in usable),
+            slots_used=len(live),
+            counts=counts,
+            user=by.user,
+            role=by.owner.role,
+        )
+
+    def list_nodes(self) -> Page[Node]:
+        labels = self._running_labels()
+        with reading(self._engine) as db:
+            return Page(items=tuple(nodes.list_nodes(db, labels)))
+
+    def read_node(self, node_id: NodeId) -> Node:
+        """Raises NotFound."""
+        labels = self._running_labels()
+        with reading(self._engine) as db:
+            return nodes.read_node(db, node_id, labels)
+
+    def _running_labels(self) -> dict[AttemptId, str]:
+        with reading(self._engine) as db:
+            live = nodes.held(db)
+        return {held.attempt_id: self._label(held.job_id, held.step, held.index) for held in live}
+
+    def drain(self, node_id: NodeId, by: Caller, *, is_drained: bool) -> Node:
+        """Raises Forbidden, NotFound."""
+        _check_admin(by, "drain nodes")
+        with writing(self._engine) as db:
+            before = nodes.read_node(db, node_id)
+            nodes.drain(db, node_id, is_drained=is_drained, actor=by.user)
+            after = nodes.read_node(db, node_id)
+            _audit(db, by, f"node {node_id}", before={"state": before.state}, after={"state": after.state})
+        self._wake()
+        return self.read_node(node_id)
+
+    def read_events(
+        self, *, after: int, job_id: JobId | None, limit: int, newest: bool = False
+    ) -> Page[Event]:
+        with reading(self._engine) as db:
+            found = events.read(db, after=after, job_id=job_id, limit=limit, newest=newest)
+        return Page(items=tuple(found), next=None if newest else _next(found, limit))
+
+    def last_event(self) -> int:
+        with reading(self._engine) as db:
+            return events.last_id(db)
+
+    # --- views of jobs --------------------------------------------------------------------------------
+
+    def _view(self, job: Job) -> JobView:
+        return self._views([job])[0]
+
+    def _views(self, found: Sequence[Job]) -> list[JobView]:
+        with reading(self._engine) as db:
+            matching = _Matching(db)
+            return [
+                _job_view(job, self._runtimes_s(db, job), waiting=_waiting(db, job, matching))
+                for job in found
+            ]
+
+    def _runtimes_s(self, db: sa.Connection, job: Job) -> Sequence[float]:
+        done = job.counts.done
+        if not done:
+            return ()
+        now = time.monotonic()
+        with self._lock:
+            known = self._runtimes.get(job.id)
+        if known is not None and (known.done == done or now - known.read_at < _RUNTIMES_OLD_S):
+            return known.seconds
+        seconds = tuple(runtime_s for _, runtime_s in jobs.runtimes_s(db, job.id))
+        with self._lock:
+            self._runtimes[job.id] = _Runtimes(done=done, read_at=now, seconds=seconds)
+            self._runtimes.move_to_end(job.id)
+            while len(self._runtimes) > _RUNTIMES_KEPT:
+                self._runtimes.popitem(last=False)
+        return seconds
+
+    def _wake(self) -> None:
+        try:
+            self._nudge()
+        except Exception:  # noqa: BLE001 - whatever the broker does, the change is stored and the tick finds it
+            _LOG.warning("the scheduler could not be woken; its next tick will do", exc_info=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runtimes:
+    done: int
+    read_at: float
+    seconds: tuple[float, ...]
+
+
+class _Matching:
+    """What matching looks at, read once and only when a job needs it."""
+
+    def __init__(self, db: sa.Connection) -> None:
+        self._db = db
+        self._nodes: list[NodeView] | None = None
+        self._groups: dict[int, list[match.Group]] | None = None
+
+    @property
+    def nodes(self) -> list[NodeView]:
+        if self._nodes is None:
+            self._nodes = nodes.views(self._db, dispatching.uses(self._db))
+        return self._nodes
+
+    def groups(self, job_id: JobId) -> list[match.Group]:
+        if self._groups is None:
+            self._groups = {}
+            for group in dispatching.groups(self._db):
+                self._groups.setdefault(group.job_id, []).append(group)
+        return self._groups.get(job_id, [])
+
+
+def _job_view(job: Job, runtimes_s: Sequence[float], *, waiting: str) -> JobView:
+    counts = job.counts
+    has_ended = job.state in ENDED_JOBS
+    largest = max(job.steps, key=lambda step: step.counts.total, default=None)
+    return JobView(
+        job=job,
+        counts=counts,
+        progress=counts.ended / counts.total if counts.total else 0.0,
+        tag=largest.profile.tag if largest is not None else Tag.UNKNOWN,
+        eta_s=None if has_ended else eta_s(counts.total - counts.ended, runtimes_s, counts.live),
+        spread=spread(runtimes_s),
+        waiting=waiting,
+    )
+
+
+# --- why: what is known of a job, as lines ---------------------------------------------------------------
+
+
+def _waiting(db: sa.Connection, job: Job, matching: _Matching) -> str:
+    """One line; empty when something runs or the job has ended."""
+    if job.state in ENDED_JOBS or job.counts.live:
+        return ""
+    lines = list(_why_job(db, job, matching))
+    if not lines:
+        return ""
+    more = f" (and {len(lines) - 1} more: see why)" if len(lines) > 1 else ""
+    return lines[0].text + more
+
+
+def _why_job(db: sa.Connection, job: Job, matching: _Matching) -> Iterable[WhyLine]:
+    counts = job.counts
+    if job.state in ENDED_JOBS:
+        yield WhyLine(step="", text=f"the job is {job.state}" + (f": {job.reason}" if job.reason else ""))
+        return
+    if job.state is JobState.PAUSED:
+        yield WhyLine(step="", text="paused", is_momentary=False)
+    yield from _needed_jobs(db, job)
+    for step in job.steps:
+        if step.counts.held:
+            yield WhyLine(
+                step=step.name,
+                text=f"{plural(step.counts.held, 'task')} held: the node fell silent, and the output cannot "
+                "be staged; waits for the node to come back, or for `farm release`",
+                is_momentary=False,
+            )
+    for group in matching.groups(job.id):
+        step = next(step for step in job.steps if step.id == group.step_id)
+        yield from _why_group(db, step, group, matching.nodes)
+    for step in job.steps:
+        if step.counts.waiting and job.state is JobState.ACTIVE:
+            yield _waits_for_steps(job, step)
+    if job.state is JobState.ACTIVE and not counts.ready and not counts.waiting and not counts.held:
+        yield WhyLine(step="", text=f"nothing waits: {plural(counts.live, 'task')} on nodes")
+
+
+def _needed_jobs(db: sa.Connection, job: Job) -> Iterable[WhyLine]:
+    if job.state is not JobState.WAITING and job.state is not JobState.PAUSED:
+        return
+    for needed in job.settings.depends_on:
+        other = jobs.read_job(db, needed)
+        if other.state is JobState.DONE:
+            continue
+        is_over = other.state in ENDED_JOBS
+        told = (
+            f"which is {other.state}: retry it, or cancel this one" if is_over else f"which is {other.state}"
+        )
+        yield WhyLine(
+            step="", text=f"waits for job {needed} ({other.name}), {told}", is_momentary=not is_over
+        )
+
+
+def _why_group(
+    db: sa.Connection, step: Step, group: match.Group, known: Sequence[NodeView]
+) -> Iterable[WhyLine]:
+    due_s = dispatching.next_due_s(db, step.id)
+    if due_s > 0:
+        yield WhyLine(step=step.name, text=f"tries again in {duration(due_s)} after failures")
+        return
+    for cause in match.why(group, known):
+        yield WhyLine(
+            step=step.name,
+            text=cause.text,
+            count=cause.count,
+            node_ids=cause.node_ids,
+            is_momentary=cause.is_momentary,
+        )
+
+
+def _waits_for_steps(job: Job, step: Step) -> WhyLine:
+    by_name = {other.name: other for other in job.steps}
+    needs = [by_name[name] for name in step.depends_on if name in by_name]
+    open_steps = [other for other in needs if other.counts.done < other.counts.total]
+    told = ", ".join(
+        f"{other.name} ({other.counts.done:,} of {other.counts.total:,} done)" for other in open_steps
+    )
+    return WhyLine(step=step.name, text=f"waits for step {told}" if told else "opens with the next match")
+
+
+def _why_task(db: sa.Connection, job: Job, task: Task) -> Iterable[WhyLine]:
+    def line(text: str, *, is_momentary: bool = True) -> WhyLine:
+        return WhyLine(step=task.step, text=text, is_momentary=is_momentary)
+
+    if task.state in ENDED_TASKS:
+        yield line(
+            f"the task is {task.state}" + (f": {task.reason}" if task.reason else ""), is_momentary=False
+        )
+        return
+    if task.state is TaskState.HELD:
+        yield line(f"held: {task.reason}", is_momentary=False)
+        return
+    if task.state in (TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING):
+        yield line(f"{task.state} on {task.node_id}")
+        return
+    matching = _Matching(db)
+    if task.state is TaskState.WAITING or job.state is not JobState.ACTIVE:
+        yield from (why for why in _why_job(db, job, matching) if why.step in ("", task.step))
+        return
+    delay = dispatching.delay(db, task.id)
+    if delay.seconds > 0:
+        last = f" after: {task.reason}" if task.reason else ""
+        yield line(f"tries again in {duration(delay.seconds)}{last}")
+        return
+    if delay.avoids is not None:
+        yield line(f"failed on {delay.avoids}: other nodes may try first, for a minute")
+    step = next(step for step in job.steps if step.id == task.step_id)
+    for group in matching.groups(job.id):
+        if group.step_id == step.id:
+            yield from _why_group(db, step, group, matching.nodes)
+
+
+# --- small things ----------------------------------------------------------------------------------------
+
+
+def _audit(
+    db: sa.Connection,
+    by: Caller,
+    target: str,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+    status: int = 200,
+) -> None:
+    entry = audit.Entry(
+        actor=by.user,
+        token=by.owner.name,
+        ip=by.ip,
+        method=by.method,
+        path=by.path,
+        target=target,
+        before=before,
+        after=after,
+        status=status,
+    )
+    audit.add(db, entry)
+
+
+def _check_admin(by: Caller, what: str) -> None:
+    if not by.is_admin:
+        raise Forbidden(f"only an admin may {what}; the token {by.owner.name!r} has the role {by.owner.role}")
+
+
+def _check_word(what: str, text: str) -> None:
+    if not text.strip() or len(text) > 255 or clean(text, one_line=True) != text:
+        raise UserError(f"{what} must be 1 to 255 printable characters")
+
+
+def _with_user(submission: Submission, by: Caller) -> Submission:
+    """A user's jobs are his own; an admin may submit for others."""
+    settings = submission.settings
+    user = settings.user if by.is_admin and settings.user else by.user
+    return replace(submission, settings=replace(settings, user=user))
+
+
+def _digest(submission: Submission) -> str:
+    text = json.dumps(rows.to_json(submission), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _changes(change: JobChange) -> dict[str, Any]:
+    """The columns that the request means. Raises UserError."""
+    values: dict[str, Any] = {}
+    if change.priority is not None:
+        if not 0 <= change.priority <= 100:
+            raise UserError(f"the priority is {change.priority}; it must be 0 to 100")
+        values["priority"] = change.priority
+    if change.max_running is not None:
+        if not 0 <= change.max_running <= 1_000_000:
+            raise UserError(
+                f"max_running is {change.max_running}; it must be 1 to 1,000,000, or 0 for no limit"
+            )
+        values["max_running"] = change.max_running or None
+    if change.pool is not None:
+        if change.pool:
+            _check_word("the pool's name", change.pool)
+        values["pool"] = change.pool or None
+    if change.is_paused is not None:
+        values["is_paused"] = change.is_paused
+    if not values:
+        raise UserError("the request changes nothing: give priority, max_running, pool or is_paused")
+    return values
+
+
+def _told(values: dict[str, Any]) -> str:
+    """For the event: "paused, priority 80"."""
+    told = []
+    for name, value in values.items():
+        if name == "is_paused":
+            told.append("paused" if value else "resumed")
+        elif value is None:
+            told.append("no running limit" if name == "max_running" else "any pool")
+        else:
+            told.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join(told)
+
+
+def _task_ids(
+    db: sa.Connection, job: Job, choice: TaskChoice, indexes: dict[str, list[int]] | None
+) -> list[int] | None:
+    """Ids of the chosen tasks; None for all. Raises UserError for an id that is not the job's."""
+    if choice.task_ids is not None:
+        wanted = set(choice.task_ids)
+        own = set(jobs.task_ids(db, job.id, of=wanted))
+        if own != wanted:
+            raise NotFound(f"job {job.id} has no task {min(wanted - own)}")
+    if indexes is not None:
+        ids = []
+        for step in job.steps:
+            if step.name in indexes:
+                ids += jobs.task_ids(
+                    db, job.id, step_id=step.id, indexes=indexes[step.name], of=choice.task_ids
+                )
+        return ids
+    if choice.step is not None:
+        step = next(step for step in job.steps if step.name == choice.step)
+        return jobs.task_ids(db, job.id, step_id=step.id, of=choice.task_ids)
+    return None if choice.task_ids is None else list(choice.task_ids)
+
+
+def _shown_choice(choice: TaskChoice) -> dict[str, Any]:
+    shown: dict[str, Any] = rows.to_json(choice)
+    if choice.task_ids is not None and len(choice.task_ids) > 100:
+        shown["task_ids"] = f"{len(choice.task_ids):,} tasks"
+    if choice.frames is not None:
+        shown["frames"] = clean(choice.frames, limit=1_000)
+    return shown
+
+
+def _next(found: Sequence[Any], limit: int) -> int | None:
+    return found[-1].id if len(found) == limit else None
