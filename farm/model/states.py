@@ -83,7 +83,8 @@ SPENDS_RETRY: Final = frozenset({Outcome.JOB_ERROR, Outcome.OUT_OF_MEMORY})
 
 _T = TaskState
 TASK_MOVES: Final[Mapping[TaskState, frozenset[TaskState]]] = {
-    _T.WAITING: frozenset({_T.READY, _T.CANCELLED}),
+    # done: the files of an attempt from before it was set back are found
+    _T.WAITING: frozenset({_T.READY, _T.CANCELLED, _T.DONE}),
     _T.READY: frozenset({_T.ASSIGNED, _T.CANCELLED, _T.DONE}),  # done: a lost attempt's files are adopted
     _T.ASSIGNED: frozenset({_T.RUNNING, _T.READY, _T.DONE, _T.FAILED, _T.HELD, _T.CANCELLING, _T.CANCELLED}),
     _T.RUNNING: frozenset({_T.READY, _T.DONE, _T.FAILED, _T.HELD, _T.CANCELLING, _T.CANCELLED}),
