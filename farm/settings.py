@@ -166,6 +166,24 @@ def load_settings(*, environment: Mapping[str, str] | None = None, **overrides: 
         raise UserError("settings are wrong: " + "; ".join(lines)) from error
 
 
+def setting_sources(*, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Where each setting's value comes from: "default", the file's path, or the variable's name.
+
+    Raises UserError as `load_settings` does for a file that cannot be read.
+    """
+    environment = os.environ if environment is None else environment
+    path = config_file(environment)
+    try:
+        in_file = {} if path is None else tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    sources = {key: str(path) if key in in_file else "default" for key in Settings.model_fields}
+    for key in sources:
+        if f"FARM_{key.upper()}" in environment:
+            sources[key] = f"FARM_{key.upper()}"
+    return sources
+
+
 def _table(name: str, text: str) -> Any:
     try:
         return json.loads(text)

@@ -1,0 +1,640 @@
+"""The command line's tree of commands.
+
+Only Typer is imported up here; each command imports what it needs when it runs: `farm --help` must be quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from farm.cli.client import Client
+    from farm.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """What commands start or ask, but the CLI's room may not import; `farm/main.py` gives it."""
+
+    up: Callable[[Settings], int]
+    serve: Callable[[Settings], int]
+    scheduler: Callable[[Settings], int]
+    worker: Callable[[Settings], int]
+    live: Callable[[Client, float, bool], int]
+    """(client, seconds between looks, whether once is enough) -> exit status"""
+    containment: Callable[[], str]
+    demo_scene: Callable[[], Path]
+    blender_shim: Callable[[Path], Path | None]
+
+
+def examples(*lines: str) -> str:
+    """A help epilog. `\\b` keeps Typer from joining the lines."""
+    return "\b\n" + "\n".join(
+        ("Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines))
+    )
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print the farm's own objects as JSON, for scripts.")]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's number.")]
+JobNames = Annotated[list[str], typer.Argument(metavar="JOB...", help="Numbers of jobs.")]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
+Frames = Annotated[
+    str | None, typer.Option("--frames", "-f", metavar="RANGE", help="Only these frames, such as 1-100x2.")
+]
+OfStep = Annotated[str | None, typer.Option("--step", metavar="NAME", help="Only tasks of this step.")]
+
+
+def build(programs: Programs) -> typer.Typer:
+    """The whole program."""
+    app = typer.Typer(
+        name="farm",
+        help="Ridgeline: render frames on many machines, each where it will finish soonest.",
+        epilog=examples(
+            "farm up                                   start a farm on this machine",
+            "farm submit shot.blend --frames 1-250     render with it",
+            "farm live                                 watch it",
+        ),
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=True,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    _add_submit(app)
+    _add_looks(app)
+    _add_changes(app)
+    _add_nodes(app)
+    _add_programs(app, programs)
+    _add_administration(app, programs)
+    return app
+
+
+def _finish(status: int) -> None:
+    raise typer.Exit(status)
+
+
+def _connect() -> Client:
+    from farm.cli.client import connect
+    from farm.settings import load_settings
+
+    return connect(load_settings())
+
+
+# --- submit -------------------------------------------------------------------------------------------
+
+_REST = "farm.rest"
+
+
+class _SubmitCommand(TyperCommand):
+    """Keeps what stands after `--` apart from the scene: it is a command, or arguments for the renderer."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_REST] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS]", "[PATH]", "[-- COMMAND OR ARGUMENTS...]"]
+
+
+def _add_submit(app: typer.Typer) -> None:
+    @app.command(
+        cls=_SubmitCommand,
+        options_metavar="[OPTIONS]",
+        epilog=examples(
+            "farm submit shot.blend --frames 1-250x2 --output //render/####.png",
+            "farm submit scene.pov --frames 1-20 --wait -- +W1920 +H1080",
+            "farm submit bundle/ -p Frames=1-100 -p file://values.yaml",
+            "farm submit --frames 1-20 --output out/####.png -- povray +Iscene.pov +K{frame} +O{output}",
+        ),
+    )
+    def submit(
+        ctx: typer.Context,
+        paths: Annotated[
+            list[str] | None,
+            typer.Argument(metavar="PATH", help="A scene, a template or a bundle."),
+        ] = None,
+        frames: Annotated[
+            str | None,
+            typer.Option(
+                "--frames",
+                "-f",
+                metavar="RANGE",
+                help="1-100, 1-100x2, 10-1, 1,5,9-12; the scene's own if left out.",
+            ),
+        ] = None,
+        output: Annotated[
+            str | None,
+            typer.Option(
+                "--output",
+                "-o",
+                metavar="PATH",
+                help="Where frames go; #### is the frame, // the scene's directory.",
+            ),
+        ] = None,
+        parameters: Annotated[
+            list[str] | None,
+            typer.Option(
+                "-p", metavar="NAME=VALUE", help="A template's parameter, or file://values.yaml. Repeatable."
+            ),
+        ] = None,
+        name: Annotated[str | None, typer.Option(metavar="TEXT", help="The job's name.")] = None,
+        priority: Annotated[
+            int | None, typer.Option(metavar="0-100", help="Higher goes first; 50 when left out.")
+        ] = None,
+        user: Annotated[
+            str | None, typer.Option(metavar="NAME", help="Whose job it is; you when left out.")
+        ] = None,
+        pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only nodes of this pool.")] = None,
+        paused: Annotated[bool, typer.Option("--paused", help="Hold it until `farm resume`.")] = False,
+        retries: Annotated[
+            int | None,
+            typer.Option(
+                metavar="N", help="Failures a frame may have before it is given up; 2 when left out."
+            ),
+        ] = None,
+        max_running: Annotated[
+            int | None, typer.Option(metavar="N", help="At most so many frames at once.")
+        ] = None,
+        max_failed: Annotated[
+            int | None,
+            typer.Option(metavar="N", help="Stop the job when more frames failed; 100 when left out."),
+        ] = None,
+        depends_on: Annotated[
+            list[str] | None, typer.Option(metavar="JOB", help="Wait until this job is done. Repeatable.")
+        ] = None,
+        chunk_size: Annotated[
+            int | None, typer.Option(metavar="N", help="Frames a task; 1 when left out.")
+        ] = None,
+        profile: Annotated[
+            Literal["compute", "bandwidth", "balanced"] | None,
+            typer.Option(
+                help="What the frames cost most: arithmetic or memory traffic; found out when left out."
+            ),
+        ] = None,
+        reverse: Annotated[bool, typer.Option("--reverse", help="The last frame first.")] = False,
+        overwrite: Annotated[
+            bool, typer.Option("--overwrite", help="Move files that are in the way aside.")
+        ] = False,
+        trust_scripts: Annotated[
+            bool, typer.Option("--trust-scripts", help="Let scripts in the scene run.")
+        ] = False,
+        timeout: Annotated[
+            str | None, typer.Option(metavar="TIME", help="Stop a frame that takes longer: 600, 90m, 2h.")
+        ] = None,
+        pretend: Annotated[
+            bool, typer.Option("--pretend", help="Show what would be done; submit nothing.")
+        ] = False,
+        wait: Annotated[
+            bool, typer.Option("--wait", help="Follow to the end; exit 0 only if all is done.")
+        ] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the job's number alone.")] = False,
+        json: Json = False,
+        idempotency_key: Annotated[
+            str | None,
+            typer.Option(
+                metavar="TEXT", help="Submitting twice with one key makes one job; random when left out."
+            ),
+        ] = None,
+    ) -> None:
+        """Submit a scene, a template, a bundle or a command.
+
+        What renders a scene is told by its extension: .blend, .pov. Files ending in .yaml or .json, and
+        directories, are Open Job Description. What stands after -- is a command of its own, or, behind a
+        scene, arguments for its renderer.
+        """
+        from farm.cli.submit import Wish
+        from farm.cli.submit_command import run_submit
+
+        wish = Wish(
+            paths=tuple(paths or ()),
+            rest=ctx.meta.get(_REST),
+            parameters=tuple(parameters or ()),
+            frames=frames,
+            output=output,
+            name=name,
+            priority=priority,
+            user=user,
+            pool=pool,
+            is_paused=paused,
+            retries=retries,
+            max_running=max_running,
+            max_failed=max_failed,
+            depends_on=tuple(depends_on or ()),
+            chunk_size=chunk_size,
+            profile=profile,
+            is_reverse=reverse,
+            is_overwrite=overwrite,
+            is_trusting=trust_scripts,
+            timeout=timeout,
+        )
+        _finish(
+            run_submit(
+                _connect,
+                wish,
+                is_pretend=pretend,
+                is_waiting=wait,
+                is_quiet=quiet,
+                is_json=json,
+                key=idempotency_key,
+            )
+        )
+
+
+# --- look ---------------------------------------------------------------------------------------------
+
+
+def _add_looks(app: typer.Typer) -> None:
+    @app.command(epilog=examples("farm jobs", "farm jobs --state failed --user anna --json"))
+    def jobs(
+        state: Annotated[
+            list[str] | None, typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.")
+        ] = None,
+        user: Annotated[str | None, typer.Option(metavar="NAME", help="Only this user's.")] = None,
+        name: Annotated[str | None, typer.Option(metavar="TEXT", help="Only jobs named so.")] = None,
+        everything: Annotated[
+            bool, typer.Option("--all", "-a", help="Every job, not just those that go on and the newest.")
+        ] = False,
+        json: Json = False,
+    ) -> None:
+        """List jobs, newest first: progress, time left, why one waits."""
+        from farm.cli import looks
+
+        looks.jobs(_connect(), states=state or (), user=user, name=name, is_all=everything, is_json=json)
+
+    @app.command(epilog=examples("farm job 12", "farm job 12 --json"))
+    def job(job: JobName, json: Json = False) -> None:
+        """Show all there is to know of a job."""
+        from farm.cli import looks
+
+        looks.job(_connect(), job, is_json=json)
+
+    @app.command(epilog=examples("farm tasks 12 --state failed", "farm tasks 12 --frames 1-20"))
+    def tasks(
+        job: JobName,
+        state: Annotated[
+            list[str] | None, typer.Option(metavar="STATE", help="Only tasks in this state. Repeatable.")
+        ] = None,
+        frames: Frames = None,
+        step: OfStep = None,
+        json: Json = False,
+    ) -> None:
+        """List a job's tasks: node, time, and what went wrong."""
+        from farm.cli import looks
+
+        looks.tasks(_connect(), job, states=state or (), frames=frames, step=step, is_json=json)
+
+    @app.command(epilog=examples("farm logs 12 --follow", "farm logs 12 --frame 7 --tail 50"))
+    def logs(
+        job: JobName,
+        frame: Annotated[
+            int | None, typer.Option(metavar="N", help="The newest attempt at this frame.")
+        ] = None,
+        task: Annotated[
+            int | None, typer.Option(metavar="TASK", help="The newest attempt at this task.")
+        ] = None,
+        attempt: Annotated[str | None, typer.Option(metavar="ID", help="This very attempt.")] = None,
+        follow: Annotated[bool, typer.Option("--follow", help="Go on until the attempt ends.")] = False,
+        tail: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only the last lines.")] = None,
+    ) -> None:
+        """Print a renderer's output.
+
+        Of the attempt that runs now, else of the last that failed, else of the last one.
+        """
+        from farm.cli import looks
+
+        looks.logs(
+            _connect(), job, frame=frame, task_id=task, attempt_id=attempt, is_following=follow, tail=tail
+        )
+
+    @app.command(epilog=examples("farm why 12"))
+    def why(job: JobName, json: Json = False) -> None:
+        """Say why a job's tasks wait, one line a cause."""
+        from farm.cli import looks
+
+        looks.why(_connect(), job, is_json=json)
+
+    @app.command(epilog=examples("farm events --follow", "farm events --job 12 --limit 200"))
+    def events(
+        job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Only of this job.")] = None,
+        limit: Annotated[int, typer.Option(metavar="N", min=1, help="How many, the newest last.")] = 50,
+        follow: Annotated[bool, typer.Option("--follow", help="Go on as they happen, until Ctrl-C.")] = False,
+        json: Json = False,
+    ) -> None:
+        """List what happened on the farm."""
+        from farm.cli import looks
+
+        looks.events(_connect(), job=job, limit=limit, is_following=follow, is_json=json)
+
+    @app.command(epilog=examples("farm wait 12 13 && echo all done"))
+    def wait(
+        jobs: JobNames,
+        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+        json: Json = False,
+    ) -> None:
+        """Wait until jobs have ended.
+
+        Exits 0 only if all of them are done.
+        """
+        from farm.cli import looks
+
+        _finish(looks.wait(_connect(), jobs, is_quiet=quiet, is_json=json))
+
+
+# --- change -------------------------------------------------------------------------------------------
+
+
+def _add_changes(app: typer.Typer) -> None:
+    @app.command(epilog=examples("farm pause 12"))
+    def pause(jobs: JobNames, json: Json = False) -> None:
+        """Hold jobs: what runs goes on, nothing new is started."""
+        from farm.cli import changes
+
+        changes.change(_connect(), jobs, {"is_paused": True}, "paused", is_json=json)
+
+    @app.command(epilog=examples("farm resume 12"))
+    def resume(jobs: JobNames, json: Json = False) -> None:
+        """Let paused jobs go on."""
+        from farm.cli import changes
+
+        changes.change(_connect(), jobs, {"is_paused": False}, "resumed", is_json=json)
+
+    @app.command(epilog=examples("farm priority 12 80"))
+    def priority(
+        job: JobName,
+        priority: Annotated[int, typer.Argument(metavar="0-100", help="Higher goes first.")],
+        json: Json = False,
+    ) -> None:
+        """Set a job's priority."""
+        from farm.cli import changes
+
+        told = f"has priority {priority} now"
+        changes.change(_connect(), [job], {"priority": priority}, told, is_json=json)
+
+    @app.command(epilog=examples("farm cancel 12", "farm cancel 12 --frames 100-250"))
+    def cancel(job: JobName, frames: Frames = None, step: OfStep = None, json: Json = False) -> None:
+        """End a job, or some of its frames.
+
+        Their renderers are stopped. Frames that are done stay.
+        """
+        from farm.cli import changes
+
+        changes.cancel(_connect(), job, frames=frames, step=step, is_json=json)
+
+    @app.command(epilog=examples("farm retry 12", "farm retry 12 --frames 7"))
+    def retry(job: JobName, frames: Frames = None, step: OfStep = None, json: Json = False) -> None:
+        """Try failed and cancelled frames again."""
+        from farm.cli import changes
+
+        changes.retry(_connect(), job, frames=frames, step=step, states=("failed", "cancelled"), is_json=json)
+
+    @app.command(epilog=examples("farm requeue 12 --frames 1-20", "farm requeue 12 --all"))
+    def requeue(
+        job: JobName,
+        frames: Frames = None,
+        step: OfStep = None,
+        everything: Annotated[bool, typer.Option("--all", help="Every frame of the job.")] = False,
+        json: Json = False,
+    ) -> None:
+        """Render frames again that are done, failed or cancelled."""
+        from farm.cli import changes
+
+        changes.requeue(_connect(), job, frames=frames, step=step, is_all=everything, is_json=json)
+
+    @app.command(epilog=examples("farm release 12 --frames 7"))
+    def release(job: JobName, frames: Frames = None, step: OfStep = None, json: Json = False) -> None:
+        """Start held frames again, on your word.
+
+        You say that their old renderer is dead for certain. A frame is held when its node vanished
+        while a command ran that writes where it likes. Two of them at once could spoil each other's files,
+        so the farm waits for the node, or for your word.
+        """
+        from farm.cli import changes
+
+        changes.retry(_connect(), job, frames=frames, step=step, states=("held",), is_json=json)
+
+
+# --- nodes --------------------------------------------------------------------------------------------
+
+
+def _add_nodes(app: typer.Typer) -> None:
+    @app.command(epilog=examples("farm nodes", "farm nodes --json"))
+    def nodes(json: Json = False) -> None:
+        """List the machines: devices, use, and what runs on them."""
+        from farm.cli import looks
+
+        looks.nodes(_connect(), is_json=json)
+
+    @app.command(epilog=examples("farm node blade-3"))
+    def node(node: NodeName, json: Json = False) -> None:
+        """Show all there is to know of a machine."""
+        from farm.cli import looks
+
+        looks.node(_connect(), node, is_json=json)
+
+    @app.command(epilog=examples("farm drain blade-3"))
+    def drain(node: NodeName, json: Json = False) -> None:
+        """Give a machine no more work; what runs there goes on."""
+        from farm.cli import changes
+
+        changes.drain(_connect(), node, is_draining=True, is_json=json)
+
+    @app.command(epilog=examples("farm undrain blade-3"))
+    def undrain(node: NodeName, json: Json = False) -> None:
+        """Give a drained machine work again."""
+        from farm.cli import changes
+
+        changes.drain(_connect(), node, is_draining=False, is_json=json)
+
+
+# --- programs -----------------------------------------------------------------------------------------
+
+
+def _add_programs(app: typer.Typer, programs: Programs) -> None:
+    @app.command(epilog=examples("farm up"))
+    def up() -> None:
+        """Start a whole farm on this machine, in one process.
+
+        Server, scheduler and one node; the database is a file, and nothing needs to be configured.
+        """
+        from farm.settings import load_settings
+
+        _finish(programs.up(load_settings()))
+
+    @app.command(epilog=examples("FARM_CONFIG=configs/facility.toml farm serve"))
+    def serve() -> None:
+        """Start the server that artists talk to."""
+        from farm.settings import load_settings
+
+        _finish(programs.serve(load_settings()))
+
+    @app.command(epilog=examples("FARM_CONFIG=configs/facility.toml farm scheduler"))
+    def scheduler() -> None:
+        """Start a scheduler: one leads, others may stand by."""
+        from farm.settings import load_settings
+
+        _finish(programs.scheduler(load_settings()))
+
+    @app.command(epilog=examples("farm worker", "farm worker --name blade-3 --pool gpu --slots 2"))
+    def worker(
+        name: Annotated[
+            str | None, typer.Option(metavar="NAME", help="The node's name; the machine's when left out.")
+        ] = None,
+        pool: Annotated[
+            list[str] | None, typer.Option(metavar="NAME", help="A pool it serves. Repeatable.")
+        ] = None,
+        slots: Annotated[
+            int | None, typer.Option(metavar="N", help="Frames at once on its processor.")
+        ] = None,
+    ) -> None:
+        """Make this machine a node that renders."""
+        from farm.settings import load_settings
+
+        settings = load_settings(node_name=name, pools=tuple(pool) if pool else None, slots=slots)
+        _finish(programs.worker(settings))
+
+    @app.command(epilog=examples("farm live", "farm live --once"))
+    def live(
+        interval: Annotated[float, typer.Option(metavar="SECONDS", help="How often to look.")] = 1.0,
+        once: Annotated[bool, typer.Option("--once", help="Print how things stand, and end.")] = False,
+    ) -> None:
+        """Watch jobs, nodes and events on the full screen; q quits."""
+        _finish(programs.live(_connect(), interval, once))
+
+    @app.command(epilog=examples("farm demo", "farm demo --frames 24 --output ~/demo"))
+    def demo(
+        frames: Annotated[int, typer.Option(metavar="N", min=1, max=24, help="How many.")] = 12,
+        output: Annotated[Path, typer.Option(metavar="DIRECTORY", help="Where the frames go.")] = Path(
+            "demo-out"
+        ),
+        keep: Annotated[
+            bool, typer.Option("--keep", help="Leave the demo's database and logs behind.")
+        ] = False,
+    ) -> None:
+        """Start a farm for a minute and render an animation with it.
+
+        Ends with the frames on disk, a contact sheet, and their paths printed. Nothing else stays behind.
+        """
+        from farm.cli.demo import run_demo
+
+        _finish(
+            run_demo(
+                frames=frames,
+                output=output,
+                is_keeping=keep,
+                scene_script=programs.demo_scene,
+                shim=programs.blender_shim,
+            )
+        )
+
+
+# --- administration -----------------------------------------------------------------------------------
+
+
+def _add_administration(app: typer.Typer, programs: Programs) -> None:
+    @app.command(epilog=examples("farm doctor", "farm doctor --json"))
+    def doctor(json: Json = False) -> None:
+        """Check this machine and its farm, and say what to do.
+
+        Exits 1 when a finding is an error.
+        """
+        from farm.cli.doctor import run_doctor
+        from farm.settings import load_settings
+
+        _finish(run_doctor(load_settings(), containment=programs.containment, is_json=json))
+
+    @app.command(epilog=examples("farm version"))
+    def version(json: Json = False) -> None:
+        """Print the version of this program."""
+        import platform
+
+        from farm import __version__
+        from farm.cli import show
+
+        if json:
+            show.data({"version": __version__, "python": platform.python_version()})
+        else:
+            print(f"Ridgeline {__version__}, Python {platform.python_version()}")
+
+    token = typer.Typer(
+        help="Make and revoke the tokens that let people in.", no_args_is_help=True, rich_markup_mode=None
+    )
+    app.add_typer(token, name="token", epilog=examples("farm token create anna-laptop --user anna"))
+
+    @token.command("create", epilog=examples("farm token create anna-laptop --user anna"))
+    def create(
+        name: Annotated[str, typer.Argument(metavar="NAME", help="What to call the token, to revoke it by.")],
+        user: Annotated[
+            str | None, typer.Option(metavar="NAME", help="Whom it speaks for; NAME when left out.")
+        ] = None,
+        role: Annotated[
+            Literal["user", "admin"],
+            typer.Option(help="A user steers his own jobs, an admin all jobs and the nodes."),
+        ] = "user",
+        json: Json = False,
+    ) -> None:
+        """Make a token and print it, this once."""
+        from farm.cli import tokens
+
+        tokens.create(_connect(), name=name, user=user or name, role=role, is_json=json)
+
+    @token.command("list", epilog=examples("farm token list"))
+    def listed(json: Json = False) -> None:
+        """List the tokens' names, never the tokens."""
+        from farm.cli import tokens
+
+        tokens.listed(_connect(), is_json=json)
+
+    @token.command("revoke", epilog=examples("farm token revoke anna-laptop"))
+    def revoke(name: Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")]) -> None:
+        """Make a token useless at once."""
+        from farm.cli import tokens
+
+        tokens.revoke(_connect(), name)
+
+    config = typer.Typer(help="Look at the settings.", no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(config, name="config", epilog=examples("farm config show"))
+
+    @config.command("show", epilog=examples("farm config show", "farm config show --json"))
+    def show_config(json: Json = False) -> None:
+        """Print every setting, its value and where that comes from."""
+        from farm.cli.config import show_settings
+
+        show_settings(is_json=json)
+
+    db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(db, name="db", epilog=examples("farm db backup farm-monday.db"))
+
+    @db.command("upgrade", epilog=examples("farm db upgrade"))
+    def upgrade() -> None:
+        """Bring the database's tables up to this program's version. Make a backup first."""
+        from farm.cli import database
+        from farm.settings import load_settings
+
+        database.upgrade(load_settings())
+
+    @db.command("version", epilog=examples("farm db version"))
+    def db_version(json: Json = False) -> None:
+        """Print the version of the database's tables."""
+        from farm.cli import database
+        from farm.settings import load_settings
+
+        database.version(load_settings(), is_json=json)
+
+    @db.command("backup", epilog=examples("farm db backup /backup/farm.db"))
+    def backup(
+        path: Annotated[Path, typer.Argument(metavar="PATH", help="A file that does not exist yet.")],
+    ) -> None:
+        """Copy the database while the farm runs. For PostgreSQL: print the command that does."""
+        from farm.cli import database
+        from farm.settings import load_settings
+
+        database.backup(load_settings(), path)

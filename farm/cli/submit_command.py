@@ -1,0 +1,154 @@
+"""What `farm submit` does with a submission: show it, send it, follow it."""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from farm.cli import show
+from farm.cli.client import Client, read
+from farm.cli.progress import follow, is_all_done, outcome
+from farm.cli.submit import (
+    SHOWN_FILES,
+    Made,
+    Wish,
+    existing_files,
+    job_frames,
+    make,
+    patterns,
+    preview,
+    refuse_existing,
+    summary,
+)
+from farm.control.views import JobView, PlanView
+from farm.errors import Forbidden, Unavailable, UserError
+from farm.model.states import JobState
+from farm.text import plural
+
+
+def run_submit(
+    connect: Callable[[], Client],
+    wish: Wish,
+    *,
+    is_pretend: bool,
+    is_waiting: bool,
+    is_quiet: bool,
+    is_json: bool,
+    key: str | None,
+) -> int:
+    """The exit status. `connect` is called once the submission stands: most mistakes need no farm."""
+    if is_pretend and is_waiting:
+        raise UserError("--pretend submits nothing, so there is nothing to --wait for")
+    made = make(wish, cwd=Path.cwd(), login=_login())
+    for text in made.notes:
+        show.note(f"note: {text}")
+    if is_pretend:
+        _pretend(connect, made, is_json=is_json)
+        return 0
+    if not made.submission.settings.replace_existing:
+        refuse_existing(existing_files(made.submission))
+    client = connect()
+    answer = client.post("/jobs", made.submission, key=key or str(uuid.uuid4()))
+    view = read(JobView, answer)
+    if is_quiet:
+        print(view.job.id, flush=True)
+    elif not (is_json and is_waiting):
+        _tell(view, made, answer, is_json=is_json)
+    return _wait(client, view, is_quiet=is_quiet, is_json=is_json) if is_waiting else 0
+
+
+def _wait(client: Client, view: JobView, *, is_quiet: bool, is_json: bool) -> int:
+    try:
+        ended = follow(client, [view.job.id], is_quiet=is_quiet)
+    except KeyboardInterrupt:
+        show.note(
+            f"the job goes on; `farm cancel {view.job.id}` ends it, `farm wait {view.job.id}` waits again"
+        )
+        raise
+    if is_json:
+        show.data(client.get(f"/jobs/{view.job.id}"))
+    elif not is_quiet:
+        for last in ended:
+            show.line(outcome(last))
+    return 0 if is_all_done(ended) else 1
+
+
+def _tell(view: JobView, made: Made, answer: Any, *, is_json: bool) -> None:
+    if is_json:
+        show.data(answer)
+        return
+    job = view.job
+    show.line(f"job {job.id} {job.name}: {plural(view.counts.total, 'task')}, {summary(made.submission)}")
+    for pattern in patterns(made.submission):
+        show.line(f"  writes {pattern}")
+    if job.state is JobState.PAUSED:
+        show.line(f"  paused: `farm resume {job.id}` starts it")
+    elif view.waiting:
+        show.line(f"  waits: {view.waiting}")
+    sys.stdout.flush()
+
+
+def _pretend(connect: Callable[[], Client], made: Made, *, is_json: bool) -> None:
+    submission = made.submission
+    first = preview(made)
+    found = existing_files(submission)
+    plan, unplanned = _plan(connect, made)
+    if is_json:
+        frames = job_frames(submission)
+        show.data(
+            {
+                "submission": asdict(submission),
+                "frames": None if frames is None else list(frames),
+                "command": list(first.command),
+                "first_output": first.first_output,
+                "existing_files": [str(path) for path in found],
+                "plan": plan,
+            }
+        )
+        return
+    settings = submission.settings
+    told = [f"priority {settings.priority}", f"user {settings.user}"]
+    told += [f"pool {settings.pool}"] * bool(settings.pool) + ["paused"] * settings.is_paused
+    pairs: list[tuple[str, str]] = [
+        ("job", f"{submission.name} ({submission.kind})"),
+        ("frames", summary(submission)),
+        ("command", shlex.join(first.command)),
+        ("first file", first.first_output or "not known: the command writes where it likes"),
+        ("settings", ", ".join(told)),
+    ]
+    if plan is not None:
+        planned = read(PlanView, plan)
+        pairs += [(f"step {step.name}", plural(step.tasks, "task")) for step in planned.steps]
+        pairs += [("warning", text) for text in planned.warnings]
+    if found:
+        shown = ", ".join(str(path) for path in found[:SHOWN_FILES])
+        more = f" and {len(found) - SHOWN_FILES:,} more" if len(found) > SHOWN_FILES else ""
+        advice = (
+            "moved aside"
+            if settings.replace_existing
+            else "in the way: the job would be refused without --overwrite"
+        )
+        pairs.append((plural(len(found), "file"), f"{shown}{more}: {advice}"))
+    show.facts((name, show.words(text)) for name, text in pairs)
+    show.note(f"nothing was submitted{unplanned}")
+
+
+def _plan(connect: Callable[[], Client], made: Made) -> tuple[Any, str]:
+    """What the farm says of it, when one answers; a refusal of the job itself is raised."""
+    try:
+        return connect().post("/jobs", made.submission, dry_run="true"), ""
+    except (Unavailable, Forbidden) as error:
+        return None, f"; checked on this machine alone ({error})"
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user without a name
+        return "nobody"

@@ -1,0 +1,42 @@
+"""`farm token`: who may talk to the farm."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+from farm.cli import show
+from farm.cli.client import Client, read
+from farm.cli.show import Column, cell
+from farm.control.views import NewTokenView, TokenRequest, TokenView
+from farm.errors import UserError
+
+
+def create(client: Client, *, name: str, user: str, role: str, is_json: bool) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}", name):
+        raise UserError("a token's name has 1 to 63 letters, digits and . _ @ -, such as anna-laptop")
+    answer = client.post("/tokens", TokenRequest(name=name, user=user, role=role))
+    if is_json:
+        show.data(answer)
+        return
+    made = read(NewTokenView, answer)
+    show.line(made.token)
+    show.note(f"this is shown once; {made.user} puts it into farm.toml as api_token, or into FARM_API_TOKEN")
+
+
+def listed(client: Client, *, is_json: bool) -> None:
+    answers = list(client.items("/tokens"))
+    if is_json:
+        show.data(answers)
+        return
+    found = [read(TokenView, answer) for answer in answers]
+    show.table(
+        [Column("Name", shrinks=True, least=12), Column("User", shrinks=True), Column("Role")],
+        ([cell(token.name), cell(token.user), cell(token.role)] for token in found),
+        empty="no tokens",
+    )
+
+
+def revoke(client: Client, name: str) -> None:
+    client.request("DELETE", f"/tokens/{quote(name, safe='')}")
+    show.line(f"token {name} is revoked")
