@@ -1,0 +1,68 @@
+"""What the documents say of the code is so: states, file names, links."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from farm.wire import messages, queues
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_states_is_what_the_tables_say() -> None:
+    make_states = load(DOCS / "make_states.py")
+
+    told = (DOCS / "states.md").read_text(encoding="utf-8")
+
+    assert told == make_states.page(), "run: python docs/make_states.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_of_the_project_that_is_named_exists(page: Path) -> None:
+    named = re.findall(
+        r"`((?:farm|workers|plugins|tests|configs|docs)/[\w./-]*\w)(?:::\w+)?`",
+        page.read_text(encoding="utf-8"),
+    )
+
+    assert [name for name in dict.fromkeys(named) if not (ROOT / name).exists()] == []
+
+
+def test_every_message_and_queue_has_its_place_in_the_protocol() -> None:
+    told = (DOCS / "protocol.md").read_text(encoding="utf-8")
+    kinds = [name for name, kind in vars(messages).items() if hasattr(kind, "kind") and name[0].isupper()]
+    names = [queues.REPORTS, queues.HEARTBEATS, queues.TELEMETRY, queues.NUDGES, queues.PARKED]
+
+    assert len(kinds) > 10
+    assert [name for name in kinds if f"`{name}`" not in told] == []
+    assert [name for name in names if f"`{name}`" not in told] == []
+
+
+def test_every_decision_has_a_number_of_its_own_and_is_listed() -> None:
+    listed = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
+    decisions = sorted(path.name for path in (DOCS / "decisions").glob("0*.md"))
+
+    assert [int(name[:4]) for name in decisions] == list(range(1, len(decisions) + 1))
+    assert [name for name in decisions if f"({name})" not in listed] == []
