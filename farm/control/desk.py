@@ -40,7 +40,7 @@ from farm.control.views import (
     WhyLine,
     WhyView,
 )
-from farm.errors import Forbidden, NotFound, UserError
+from farm.errors import Forbidden, NotFound, Rejected, UserError
 from farm.flow import match
 from farm.flow.choose import check_step, tasks_of_frames
 from farm.flow.stats import eta_s, spread
@@ -151,9 +151,12 @@ class Desk:
         return NewTokenView(token=token, **shown)
 
     def revoke_token(self, name: str, by: Caller) -> None:
-        """Raises Forbidden, NotFound."""
+        """Raises Forbidden, NotFound, Rejected."""
         _check_admin(by, "revoke tokens")
         with writing(self._engine) as db:
+            admins = [token.name for token in tokens.listed(db) if token.role == "admin"]
+            if admins == [name]:
+                raise Rejected(f"{name!r} is the last admin token: make another one first")
             before = next(
                 ({"user": t.user, "role": t.role} for t in tokens.listed(db) if t.name == name), None
             )

@@ -1,0 +1,242 @@
+"""What requests and answers look like, for the API's description. Tests read each back into its type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from farm.control.views import (
+    AuditView,
+    ChangedView,
+    FarmView,
+    JobView,
+    LogPiece,
+    LogView,
+    NewTokenView,
+    PlannedStep,
+    PlanView,
+    TokenView,
+    WhyLine,
+    WhyView,
+)
+from farm.flow.stats import spread
+from farm.model.attempts import Attempt, PublishedFile
+from farm.model.events import Event, EventKind
+from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
+from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, Node
+from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
+from farm.model.work import Counts, Isolation, Job, JobSettings, OutputSpec, Profile, Step, Tag, Task
+
+_ATTEMPT_ID = AttemptId("5f0c7a52-9d0e-4e0b-8a54-1f3b8f0f2f11")
+
+SUBMISSION: dict[str, Any] = {
+    "name": "shot_010",
+    "template": {
+        "specificationVersion": "jobtemplate-2023-09",
+        "name": "shot_010",
+        "parameterDefinitions": [
+            {"name": "Frames", "type": "STRING", "default": "1-3"},
+            {"name": "OutputDir", "type": "PATH", "objectType": "DIRECTORY", "dataFlow": "OUT"},
+        ],
+        "steps": [
+            {
+                "name": "Render",
+                "parameterSpace": {
+                    "taskParameterDefinitions": [
+                        {"name": "Frame", "type": "INT", "range": "{{Param.Frames}}"}
+                    ]
+                },
+                "script": {
+                    "actions": {
+                        "onRun": {
+                            "command": "povray",
+                            "args": [
+                                "+Iscene.pov",
+                                "+K{{Task.Param.Frame}}",
+                                "+O{{Param.OutputDir}}/{{Task.Param.Frame}}.png",
+                            ],
+                        }
+                    }
+                },
+            }
+        ],
+    },
+    "parameters": {"Frames": "1-250", "OutputDir": "/projects/film/shot_010"},
+    "settings": {"priority": 60, "pool": "night"},
+    "outputs": [
+        {
+            "step": "Render",
+            "directory_parameter": "OutputDir",
+            "file_pattern": "#.png",
+            "frames_parameter": "Frame",
+        }
+    ],
+    "software": ["povray"],
+}
+
+STEP = Step(
+    id=StepId(31),
+    job_id=JobId(12),
+    name="Render",
+    position=0,
+    demand=Demand(pool="night", software=("povray",)),
+    profile=Profile(compute_share=0.9, bandwidth_share=0.1, confidence=0.4, source="hint", tag=Tag.COMPUTE),
+    isolation=Isolation.STAGED,
+    output=OutputSpec(
+        step="Render", directory_parameter="OutputDir", file_pattern="#.png", frames_parameter="Frame"
+    ),
+    frames="1-250",
+    counts=Counts(ready=200, running=4, done=45, failed=1),
+    mean_runtime_s=31.5,
+)
+JOB = Job(
+    id=JobId(12),
+    uid="0a6c2f7e-4b58-4f4e-9a0a-2d1f0f3f9c55",
+    name="shot_010",
+    kind="openjd",
+    state=JobState.ACTIVE,
+    settings=JobSettings(priority=60, user="anna", pool="night"),
+    submitted_at=1_764_486_000.25,
+    steps=(STEP,),
+    output_directories=("/projects/film/shot_010",),
+    reason="1 of 250 tasks failed",
+)
+JOB_VIEW = JobView(
+    job=JOB,
+    counts=JOB.counts,
+    progress=46 / 250,
+    tag=Tag.COMPUTE,
+    eta_s=(1_606.5, 1_690.2),
+    spread=spread([28.0, 31.0, 35.5]),
+)
+TASK = Task(
+    id=TaskId(4_711),
+    job_id=JobId(12),
+    step_id=StepId(31),
+    step="Render",
+    index=6,
+    label="7",
+    state=TaskState.RUNNING,
+    starts=1,
+    node_id="blade-3",
+    progress=0.4,
+)
+ATTEMPT = Attempt(
+    id=_ATTEMPT_ID,
+    task_id=TaskId(4_711),
+    job_id=JobId(12),
+    step_id=StepId(31),
+    node_id=NodeId("blade-3"),
+    device_id="cpu",
+    state=AttemptState.SUCCEEDED,
+    assigned_at=1_764_486_010.0,
+    started_at=1_764_486_010.1,
+    finished_at=1_764_486_041.6,
+    outcome=Outcome.SUCCEEDED,
+    exit_code=0,
+    progress=1.0,
+    runtime_s=31.5,
+    peak_memory_mib=812,
+    cpu_s=120.4,
+    files=(
+        PublishedFile(path="/projects/film/shot_010/7.png", size_bytes=884_211, width=1_920, height=1_080),
+    ),
+)
+NODE = Node(
+    id=NodeId("blade-3"),
+    state=NodeState.ONLINE,
+    capabilities=Capabilities(
+        cpus=16,
+        memory_mib=64_000,
+        pools=("default", "night"),
+        devices=(Device(id="cpu", kind=DeviceKind.CPU, model="EPYC 7313P", slots=4, fp32_tflops=0.9),),
+        software={"povray": "3.7.0"},
+    ),
+    loads=(DeviceLoad(device_id="cpu", utilisation=0.97, memory_occupancy=0.2),),
+    disk_free_mib=180_000,
+    silent_s=2.1,
+    attempts=(_ATTEMPT_ID,),
+    running=("12 shot_010 7",),
+    agent_version="0.1.0",
+)
+EVENT = Event(
+    id=90_210,
+    at=1_764_486_041.7,
+    kind=EventKind.TASK_DONE,
+    job_id=JobId(12),
+    task_id=TaskId(4_711),
+    attempt_id=_ATTEMPT_ID,
+    node_id=NodeId("blade-3"),
+)
+FARM = FarmView(
+    version="0.1.0",
+    now=1_764_486_042.0,
+    policy="fitness",
+    leader="server-1-3f9c55aa",
+    nodes=12,
+    nodes_online=11,
+    slots=44,
+    slots_used=40,
+    counts=Counts(ready=1_200, running=40, done=3_000),
+    user="anna",
+    role="user",
+)
+PLAN = PlanView(
+    name="shot_010",
+    steps=(
+        PlannedStep(
+            name="Render",
+            tasks=250,
+            frames="1-250",
+            depends_on=(),
+            isolation=Isolation.STAGED,
+            demand=STEP.demand,
+            profile=STEP.profile,
+        ),
+    ),
+    output_directories=JOB.output_directories,
+    warnings=(),
+)
+CHANGED = ChangedView(changed=200, job=JOB_VIEW)
+WHY = WhyView(
+    lines=(
+        WhyLine(
+            step="Render",
+            text="3 nodes: VRAM 24,000 MiB < 31,000 MiB needed",
+            count=3,
+            node_ids=(NodeId("blade-1"), NodeId("blade-2"), NodeId("blade-4")),
+            is_momentary=False,
+        ),
+        WhyLine(step="Render", text="blade-3: fits, but all 4 slots are busy", count=1, node_ids=(NODE.id,)),
+    )
+)
+LOG = LogView(chunks=(LogPiece(sequence=0, text="Parsing... 3 s\n"),), is_ended=False)
+TOKEN = TokenView(name="anna-laptop", user="anna", role="user")
+NEW_TOKEN = NewTokenView(
+    token="rl_Q2hhbmdlIG1lLCBJIGFtIG9ubHkgYW4gZXhhbXBsZQ", name="anna-laptop", user="anna", role="user"
+)
+AUDIT = AuditView(
+    id=77,
+    at=1_764_486_050.0,
+    actor="anna",
+    token="anna-laptop",
+    ip="10.0.0.7",
+    method="PATCH",
+    path="/api/v1/jobs/12",
+    target="job 12",
+    before={"priority": 50},
+    after={"priority": 60},
+    status=200,
+)
+
+
+def shown(value: Any) -> Any:
+    """An example as JSON."""
+    kind: Any = type(value)
+    return TypeAdapter(kind).dump_python(value, mode="json")
+
+
+def page(value: Any, *, following: int | None = None) -> dict[str, Any]:
+    """A page of one, as JSON."""
+    return {"items": [shown(value)], "next": following}
