@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import logging
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,10 @@ from farm.errors import FarmError, IllegalMove, Unavailable, UserError
 from farm.text import clean
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from farm.cli.client import Client
+    from farm.control.scheduler import Scheduler
     from farm.settings import Settings
 
 # Nothing heavy up here: `farm --help` must be quick. What a command needs is imported when it runs.
@@ -62,24 +67,77 @@ def _tolerate_any_terminal() -> None:
 
 def run_up(settings: Settings) -> int:
     """API, scheduler and a local agent in this process, until a signal."""
-    raise UserError("`farm up` is not built in yet")
+    from farm.broker.nudge import Nudger
+    from farm.control.scheduler import Scheduler
+    from farm.http.server import serve
+    from farm.store import schema
+    from workers.agent import start_agent
+
+    _log_to_stderr()
+    stop = _stop_event()
+    failures: list[BaseException] = []
+    with _database(settings) as engine:
+        # Nobody else looks after this database: a new version brings it up to date by itself.
+        schema.upgrade(engine)
+        nudge = Nudger(settings.broker_url)
+        serving = serve(engine, settings, nudge=nudge)
+        _show_first_token(engine, settings, serving.url)
+        scheduler = Scheduler(engine, settings)
+        schedules = threading.Thread(
+            target=_run_noting_failure, args=(scheduler, stop, failures), name="scheduler"
+        )
+        schedules.start()
+        try:
+            agent = start_agent(settings)
+            print(f"the farm is up at {serving.url}; Ctrl-C ends it", file=sys.stderr, flush=True)
+            while not stop.wait(0.5):
+                if not (agent.is_alive and serving.is_running):
+                    print("farm: a part of the farm has failed; its log is above", file=sys.stderr)
+                    failures.append(RuntimeError("a part failed"))
+                    break
+            agent.stop()
+        finally:
+            stop.set()
+            schedules.join()
+            serving.stop()
+            nudge.stop()
+    return 1 if failures else 0
 
 
 def run_serve(settings: Settings) -> int:
     """The API alone, until a signal."""
-    raise UserError("`farm serve` is not built in yet")
+    from farm.broker.nudge import Nudger
+    from farm.http.server import serve
+    from farm.store import schema
+
+    _check_shared_broker(settings)
+    _log_to_stderr()
+    stop = _stop_event()
+    with _database(settings) as engine:
+        schema.check(engine)
+        nudge = Nudger(settings.broker_url)
+        try:
+            serving = serve(engine, settings, nudge=nudge)
+            _show_first_token(engine, settings, serving.url)
+            while not stop.wait(0.5) and serving.is_running:
+                pass
+            is_whole = serving.is_running
+            serving.stop()
+        finally:
+            nudge.stop()
+    return 0 if is_whole else 1
 
 
 def run_scheduler(settings: Settings) -> int:
     """A scheduler, leading or standing by, until a signal."""
     from farm.control.scheduler import Scheduler
-    from farm.store.engine import open_engine
+    from farm.store import schema
 
-    engine = open_engine(settings.database)
-    try:
+    _check_shared_broker(settings)
+    _log_to_stderr()
+    with _database(settings) as engine:
+        schema.check(engine)
         Scheduler(engine, settings).run(_stop_event())
-    finally:
-        engine.dispose()
     return 0
 
 
@@ -87,6 +145,8 @@ def run_worker(settings: Settings) -> int:
     """This node's agent, until a signal; returns its exit status."""
     from workers.main import run_worker as run
 
+    _check_shared_broker(settings)
+    _log_to_stderr()
     return run(settings)
 
 
@@ -119,6 +179,56 @@ def blender_shim(directory: Path) -> Path | None:
     from plugins.blender.bpy_runner import shim
 
     return shim(directory)
+
+
+@contextmanager
+def _database(settings: Settings) -> Iterator[Engine]:
+    from farm.store.engine import open_engine
+
+    engine = open_engine(settings.database)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _check_shared_broker(settings: Settings) -> None:
+    if settings.is_embedded:
+        raise UserError(
+            "broker_url is memory://, which reaches no other process: use `farm up` for everything in one "
+            "process, or set broker_url to RabbitMQ (amqp://user:password@host/vhost)"
+        )
+
+
+def _show_first_token(engine: Engine, settings: Settings, url: str) -> None:
+    from farm.http.server import ensure_first_token
+
+    token = ensure_first_token(engine, settings, url=url)
+    if token is not None:
+        print(
+            f"first token, for an administrator, shown this once: {token}\n"
+            f"clients on this machine find it in {settings.state_dir / 'client.json'}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _run_noting_failure(scheduler: Scheduler, stop: threading.Event, failures: list[BaseException]) -> None:
+    try:
+        scheduler.run(stop)
+    except BaseException as error:
+        failures.append(error)
+        stop.set()
+        raise
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # Every migration step and every request twice is of no use to an operator.
+    for name in ("alembic", "uvicorn.access", "httpx", "kombu", "amqp"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _stop_event() -> threading.Event:
