@@ -95,11 +95,10 @@ class FakeFarm:
         self._publisher = Publisher(broker_url)
 
     def close(self) -> None:
+        self._consumer.cancel()  # it may hear, and answer, until then
         self._publisher.close()
         for queue in self._node_queues:
             queue.delete()
-        for queue in self._own:
-            queue(self._connection.default_channel).delete()
         self._connection.close()
 
     def send_launch(self, message: Launch) -> None:
@@ -117,8 +116,8 @@ class FakeFarm:
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(
-                    f"not within {timeout_s:.0f} s: {what}; started {self.started}, ends {self.ends}, "
-                    f"last heartbeat {self.heartbeats[-1:]}"
+                    f"not within {timeout_s:.0f} s: {what}; started {self.started[-5:]}, "
+                    f"ends {self.ends[-5:]}, last heartbeat {self.heartbeats[-1:]}"
                 )
             try:
                 self._connection.drain_events(timeout=0.05)

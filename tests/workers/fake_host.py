@@ -62,6 +62,9 @@ def run(message: HostRun) -> None:
                 text="\n".join(f"{k}={v}" for k, v in sorted((os.environ | message.environment).items()))
             )
         )
+    elif do.startswith("wait for "):
+        while not os.path.exists(do.removeprefix("wait for ")):
+            time.sleep(0.01)
     elif do == "die":
         os._exit(3)
     elif do in ("wait", "wait and ignore cancel"):

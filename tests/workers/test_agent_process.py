@@ -1,0 +1,200 @@
+"""The agent as a process of its own on RabbitMQ: killed, drained, cut off."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from farm.model.states import Outcome
+from tests.workers.conftest import RABBITMQ
+from tests.workers.fake_farm import FakeFarm, launch, new_ids
+from tests.workers.tcp_proxy import TcpProxy
+from workers.processes import tagged
+
+pytestmark = pytest.mark.services
+ROOT = Path(__file__).parents[2]
+_, PORT = RABBITMQ
+
+
+def url(vhost: str, port: int) -> str:
+    return f"amqp://guest:guest@127.0.0.1:{port}/{vhost}"
+
+
+class Agents:
+    """Starts agents of one node, and ends those that still run."""
+
+    def __init__(self, vhost: str, state_dir: Path) -> None:
+        self.vhost = vhost
+        self.state_dir = state_dir
+        self.node_id = f"t-{uuid.uuid4().hex[:8]}"
+        self.log = state_dir.parent / f"{self.node_id}.log"
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *, port: int = PORT, **others: object) -> subprocess.Popen[bytes]:
+        values = {
+            "state_dir": self.state_dir,
+            "node_name": self.node_id,
+            "broker_url": url(self.vhost, port),
+            "heartbeat_s": 0.2,
+            "kill_grace_s": 0.2,
+            **others,
+        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FARM_")}
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.workers.agent_program"],
+                cwd=ROOT,
+                env=kept | {f"FARM_{name.upper()}": str(value) for name, value in values.items()},
+                stderr=log,
+            )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def agents(tmp_path: Path, stack: ExitStack, rabbitmq_vhost: str) -> Agents:
+    (tmp_path / "state").mkdir()
+    return stack.enter_context(closing(Agents(rabbitmq_vhost, tmp_path / "state")))
+
+
+@pytest.fixture
+def fake_farm(agents: Agents, stack: ExitStack) -> FakeFarm:
+    return stack.enter_context(closing(FakeFarm(url(agents.vhost, PORT), agents.node_id)))
+
+
+def test_a_killed_agent_leaves_no_renderer_and_its_successor_reports_the_loss(
+    agents: Agents, fake_farm: FakeFarm, tmp_path: Path
+) -> None:
+    process = agents.start()
+    done, lost = new_ids(2)
+    log = tmp_path / "runs"
+    fake_farm.send_launch(launch(done, log=log))
+    fake_farm.end_of(done)
+    fake_farm.send_launch(launch(lost, do="wait", log=log))
+    fake_farm.until(lambda: tagged([lost]), "a renderer process")
+    process.kill()
+    process.wait()
+    fake_farm.until(lambda: not tagged([lost]), "no renderer process")
+    fake_farm.ends.clear()
+    agents.start()
+    end = fake_farm.end_of(lost)
+    assert end.outcome is Outcome.NODE_LOST
+    assert end.reason == f"the agent on {agents.node_id} was restarted; its renderers died with it"
+    (last,) = new_ids(1)
+    for attempt_id in (lost, done, last):
+        fake_farm.send_launch(launch(attempt_id, log=log))
+    fake_farm.end_of(last)
+    assert log.read_text().split() == [done, lost, last], "neither runs again"
+    sessions = {beat.session for beat in fake_farm.heartbeats}
+    assert len(sessions) == 2
+
+
+def test_an_end_that_the_farm_never_accepted_is_told_by_the_next_agent(
+    agents: Agents, fake_farm: FakeFarm
+) -> None:
+    process = agents.start()
+    fake_farm.accepts = False
+    (attempt_id,) = new_ids(1)
+    fake_farm.send_launch(launch(attempt_id))
+    first = fake_farm.end_of(attempt_id)
+    process.kill()
+    process.wait()
+    fake_farm.ends.clear()
+    fake_farm.accepts = True
+    agents.start()
+    assert fake_farm.end_of(attempt_id) == first
+
+
+def test_reports_arrive_after_the_connection_was_cut(
+    agents: Agents, fake_farm: FakeFarm, stack: ExitStack, tmp_path: Path
+) -> None:
+    proxy = stack.enter_context(closing(TcpProxy(*RABBITMQ)))
+    agents.start(port=proxy.port)
+    one, two = new_ids(2)
+    go = tmp_path / "go"
+    fake_farm.send_launch(launch(one, do=f"wait for {go}"))
+    fake_farm.until(lambda: one in fake_farm.started, "a start")
+    proxy.cut()
+    fake_farm.until(lambda: b"work goes on" in agents.log.read_bytes(), "a log line")
+    go.touch()
+    proxy.mend()
+    assert fake_farm.end_of(one, timeout_s=30).outcome is Outcome.SUCCEEDED
+    fake_farm.send_launch(launch(two))
+    assert fake_farm.end_of(two, timeout_s=30).outcome is Outcome.SUCCEEDED
+    assert b"the broker is back" in agents.log.read_bytes()
+
+
+def test_an_agent_waits_for_a_broker_that_is_down(
+    agents: Agents, fake_farm: FakeFarm, stack: ExitStack
+) -> None:
+    proxy = stack.enter_context(closing(TcpProxy(*RABBITMQ)))
+    proxy.cut()
+    process = agents.start(port=proxy.port)
+    fake_farm.until(lambda: b"cannot be reached" in agents.log.read_bytes(), "a log line")
+    assert process.poll() is None
+    proxy.mend()
+    fake_farm.until(lambda: fake_farm.heartbeats, "a heartbeat", timeout_s=30)
+    (attempt_id,) = new_ids(1)
+    fake_farm.send_launch(launch(attempt_id))
+    fake_farm.end_of(attempt_id, timeout_s=30)
+
+
+def test_sigterm_drains(agents: Agents, fake_farm: FakeFarm, tmp_path: Path) -> None:
+    process = agents.start()
+    running, late = new_ids(2)
+    go = tmp_path / "go"
+    fake_farm.send_launch(launch(running, do=f"wait for {go}"))
+    fake_farm.until(lambda: running in fake_farm.started, "a start")
+    process.send_signal(signal.SIGTERM)
+    fake_farm.until(lambda: fake_farm.heartbeats[-1].is_draining, "a draining heartbeat")
+    assert process.poll() is None
+    go.touch()
+    assert fake_farm.end_of(running).outcome is Outcome.SUCCEEDED
+    assert process.wait(20) == 0
+    fake_farm.send_launch(launch(late))
+    agents.start()
+    assert fake_farm.end_of(late).outcome is Outcome.SUCCEEDED, "it waited in the queue"
+
+
+def test_a_second_sigterm_hands_back_what_runs(agents: Agents, fake_farm: FakeFarm) -> None:
+    process = agents.start()
+    (attempt_id,) = new_ids(1)
+    fake_farm.send_launch(launch(attempt_id, do="wait"))
+    fake_farm.until(lambda: tagged([attempt_id]), "a renderer process")
+    process.send_signal(signal.SIGTERM)
+    fake_farm.until(lambda: fake_farm.heartbeats[-1].is_draining, "a draining heartbeat")
+    process.send_signal(signal.SIGTERM)
+    end = fake_farm.end_of(attempt_id)
+    assert (end.outcome, end.reason) == (
+        Outcome.NODE_LOST,
+        f"handed back by {agents.node_id}: the agent is stopping",
+    )
+    assert process.wait(20) == 0
+    assert not tagged([attempt_id])
+
+
+def test_a_second_agent_on_the_same_state_says_so_and_exits_2(agents: Agents, fake_farm: FakeFarm) -> None:
+    first = agents.start()
+    fake_farm.until(lambda: fake_farm.heartbeats, "a heartbeat")
+    assert agents.start().wait(20) == 2
+    assert f"another agent (process {first.pid}) runs on" in agents.log.read_text()
+    assert first.poll() is None
