@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from farm.errors import UserError
@@ -96,6 +96,17 @@ class Settings(BaseSettings):
     """OpenJD attributes of this node beyond the standard ones."""
     amounts: dict[str, float] = {}
 
+    @model_validator(mode="after")
+    def _node_ends_first(self) -> Settings:
+        """A node must have ended an exclusive attempt itself before the farm takes it for lost."""
+        node_s = self.fence_s + self.heartbeat_s + self.kill_grace_s
+        if node_s >= self.lease_s:
+            raise ValueError(
+                f"fence_s + heartbeat_s + kill_grace_s is {node_s:g} s; it must be below lease_s "
+                f"({self.lease_s:g} s), so that a node ends an attempt before the farm gives it to another"
+            )
+        return self
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -162,7 +173,10 @@ def load_settings(*, environment: Mapping[str, str] | None = None, **overrides: 
     try:
         return Settings(**values)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)]
+        lines = [
+            f"{'.'.join(map(str, e['loc'])) or 'together'}: {e['msg']}"
+            for e in error.errors(include_url=False)
+        ]
         raise UserError("settings are wrong: " + "; ".join(lines)) from error
 
 

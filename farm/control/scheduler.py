@@ -134,7 +134,7 @@ class Scheduler:
     # --- leading ----------------------------------------------------------------------------------
 
     def _leads(self) -> bool:
-        """Hold or try for the lease. The leader trusts its own clock for two thirds of the lease only."""
+        """Hold the lease, renewed after a third of its time, or try for it."""
         now = time.monotonic()
         if self._lead is not None and now - self._renewed_at < self._settings.leader_ttl_s / 3:
             return True

@@ -120,7 +120,13 @@ def _settle_failure(task: TaskFacts, attempt: AttemptFacts, finished: Finished) 
     reason = finished.reason or str(outcome)
     if task.starts >= MAX_STARTS:
         reason = f"gave up after {task.starts} starts; the last: {reason}"
-    delay_s = LICENCE_DELAY_S if outcome is Outcome.LICENCE else FAULT_DELAY_S * faults
+    delay_s = (
+        LICENCE_DELAY_S
+        if outcome is Outcome.LICENCE
+        else FAULT_DELAY_S * (task.faults + faults)
+        if faults
+        else 0.0
+    )
     return Settlement(
         attempt=ended,
         task=TaskState.FAILED if is_over else TaskState.READY,
