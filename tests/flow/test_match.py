@@ -4,6 +4,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -231,6 +232,14 @@ def test_an_avoided_node_gets_nothing_of_that_group_but_of_others() -> None:
     assert [each.step_id for each in got] == [2]
 
 
+def test_groups_that_share_devices_but_not_pools_are_told_apart() -> None:
+    groups = [group(1, ready=1), group(2, ready=1, demand=Demand(pool="film"))]
+    nodes = [node("other", replace(CPU, slots=2)), node("film", replace(CPU, slots=1), pools=("film",))]
+    got = plan(groups, nodes, score=fifo, limit=9)
+    assert {(each.step_id, each.node_id) for each in got if each.step_id == 2} <= {(2, "film")}
+    assert plan(groups[1:], nodes[:1], score=fifo, limit=9) == ()
+
+
 def test_several_gpus_are_given_together_and_never_a_mig_instance() -> None:
     gpus = tuple(
         replace(GPU, id=f"GPU-{name}", fp32_tflops=speed) for name, speed in (("a", 1), ("b", 3), ("c", 2))
@@ -244,33 +253,39 @@ def test_several_gpus_are_given_together_and_never_a_mig_instance() -> None:
     assert texts(want.demand, node("n", *migs)) == ["has no GPU"]
 
 
+def mostly(usual: object, *others: object) -> st.SearchStrategy[Any]:
+    """So that most tasks fit most nodes: a refusal hides all others from a plan."""
+    return st.integers(0, 3 + len(others)).map(lambda at: usual if at < 4 else others[at - 4])
+
+
 DEVICES = st.builds(
     Device,
     id=st.just(""),
     kind=st.sampled_from(DeviceKind),
     model=st.just("m"),
-    slots=st.integers(0, 3),
+    slots=mostly(2, 0, 1, 3),
     fp32_tflops=st.none() | st.sampled_from([1.0, 5.0, 20.0]),
     memory_bandwidth_gbps=st.none() | st.sampled_from([100.0, 900.0]),
-    vram_mib=st.none() | st.sampled_from([8_000, 24_000]),
+    vram_mib=mostly(24_000, 8_000, None),
 )
 DEMANDS = st.builds(
     Demand,
-    pool=st.none() | st.sampled_from(["default", "gpu"]),
+    pool=mostly(None, "default", "gpu"),
     cpus=st.sampled_from([0, 1.5, 4]),
     memory_mib=st.sampled_from([0, 1_000, 9_000]),
-    gpus=st.integers(0, 2),
+    gpus=mostly(0, 1, 1, 2),
     vram_mib=st.sampled_from([0, 4_000, 12_000]),
-    software=st.sampled_from([(), ("blender",), ("maya",)]),
-    any_of=st.sampled_from([(), (("attr.site", ("a",)),)]),
-    amounts=st.sampled_from([(), ((DISK_SCRATCH, 1.0),), (("amount.x", 1.0),)]),
+    software=mostly((), ("blender",), ("maya",)),
+    any_of=mostly((), (("attr.site", ("a",)),)),
+    amounts=mostly((), ((DISK_SCRATCH, 1.0),), (("amount.x", 1.0),)),
 ).map(lambda demand: demand if demand.gpus else replace(demand, vram_mib=0))
 
 
 @st.composite
 def views(draw: st.DrawFn, name: str) -> NodeView:
     devices = tuple(
-        replace(device, id=f"d{at}") for at, device in enumerate(draw(st.lists(DEVICES, max_size=3)))
+        replace(device, id=f"d{at}")
+        for at, device in enumerate(draw(st.lists(DEVICES, min_size=draw(st.integers(0, 2)), max_size=3)))
     )
     uses = st.builds(
         Use,
@@ -285,12 +300,12 @@ def views(draw: st.DrawFn, name: str) -> NodeView:
             cpus=draw(st.integers(1, 8)),
             memory_mib=draw(st.sampled_from([4_000, 16_000])),
             pools=draw(st.sampled_from([("default",), ("default", "gpu")])),
-            software=draw(st.sampled_from([{}, {"blender": "4"}])),
-            attributes=draw(st.sampled_from([{}, {"attr.site": ("A",)}])),
-            amounts=draw(st.sampled_from([{}, {"amount.x": 2.0}])),
+            software=draw(mostly({"blender": "4"}, {})),
+            attributes=draw(mostly({"attr.site": ("A",)}, {})),
+            amounts=draw(mostly({"amount.x": 2.0}, {})),
             devices=devices,
         ),
-        accepts_work=draw(st.booleans()) or draw(st.booleans()),
+        accepts_work=draw(mostly(True, False)),
         uses=tuple(draw(st.lists(uses, max_size=2))),
         disk_free_mib=draw(st.sampled_from([None, 500, 5_000])),
     )
@@ -311,7 +326,7 @@ def farms(draw: st.DrawFn) -> tuple[list[Group], list[NodeView]]:
                 job_id=job,
                 demand=draw(st.sampled_from(demands)),
                 profile=draw(st.sampled_from([COMPUTE, BANDWIDTH])),
-                ready=draw(st.integers(0, 6)),
+                ready=draw(mostly(3, 0, 1, 6)),
                 max_running=limits[job],
                 job_running=1 if limits[job] else 0,
                 priority=draw(st.sampled_from([10, 50])),

@@ -47,6 +47,12 @@ def test_more_slots_than_tasks_do_not_help() -> None:
     assert eta_s(2, [10.0] * 5, 50) == (10.0, 10.0)
 
 
+def test_one_task_left_takes_a_mean_task_whatever_the_slots() -> None:
+    estimate = eta_s(1, [1.0, 1.0, 10.0], 10)
+    assert estimate is not None
+    assert estimate[0] == 4.0
+
+
 def test_nothing_left_takes_no_time_and_nothing_known_gives_no_estimate() -> None:
     assert eta_s(0, [], 0) == (0.0, 0.0)
     assert eta_s(5, [], 4) is None

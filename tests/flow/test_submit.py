@@ -208,7 +208,7 @@ def cut(source: dict[str, Any], *keys: str) -> dict[str, Any]:
             template(step("A", space=[frame("1-600000")]), step("B", space=[frame("1-600000")])),
             ["up to step 'B'"],
         ),
-        (template(step(space=[frame("1-99999999999999999999999")])), ["too large"]),
+        (template(step(space=[frame("1-99999999999999999999999")])), ["too large", "(a range is text like"]),
         (template(step(space=[frame([1, 2**63])])), ["does not fit 64 bits"]),
         (template(step(space=[frame("9223372036854775807-9223372036854775809")])), ["does not fit 64 bits"]),
         (template(step(space=[frame("1-3,9000000000")])), ["frames of Frame lie between"]),
@@ -228,6 +228,16 @@ def test_a_template_that_cannot_be_used_is_refused_with_the_place(
     for word in words:
         assert word in told
     assert all(len(line) < 500 for line in told.splitlines())
+
+
+def test_steps_that_meet_again_and_again_are_no_circle() -> None:
+    steps = [step("top-0"), step("top-1")]
+    for at in range(1, 40):
+        for side in (0, 1):
+            steps.append(
+                step(f"{at}-{side}", *(f"{at - 1}-{other}" if at > 1 else f"top-{other}" for other in (0, 1)))
+            )
+    assert len(planned(template(*steps)).steps) == 80
 
 
 def test_a_template_nested_too_deeply_is_refused() -> None:
@@ -253,6 +263,7 @@ def test_a_template_nested_too_deeply_is_refused() -> None:
         ({"Frames": "a\0"}, ["NUL"]),
         ({"Frames": "\udcff"}, ["lone surrogate"]),
         ({"Frames": "1-3x2"}, ["(a range is text like"]),
+        ({"Frames": "1-" + "9" * 30}, ["a number or a range in it is too large"]),
         ({"Frames": "1" * 2_000_001}, ["2,000,001 characters"]),
     ],
 )

@@ -109,6 +109,8 @@ def test_repeats_count_towards_the_cap() -> None:
     assert len(parse_frames("1-6,1-4", cap=10)) == 6
     with pytest.raises(UserError, match="more than 10 frames"):
         parse_frames("1-6,1-5", cap=10)
+    with pytest.raises(UserError, match="more than 3 frames"):
+        parse_frames("1,2,2,3", cap=3)
 
 
 @pytest.mark.parametrize(
