@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,20 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from farm.cli.app import Programs, build
 
     _tolerate_any_terminal()
-    app = build(
-        Programs(
-            up=run_up,
-            serve=run_serve,
-            scheduler=run_scheduler,
-            worker=run_worker,
-            live=run_live,
-            containment=containment,
-            demo_scene=demo_scene,
-            blender_shim=blender_shim,
-        )
+    programs = Programs(
+        up=run_up,
+        serve=run_serve,
+        scheduler=run_scheduler,
+        worker=run_worker,
+        live=run_live,
+        containment=containment,
+        demo_scene=demo_scene,
+        blender_shim=blender_shim,
     )
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="farm")
+        with ExitStack() as at_end:
+            app = build(programs, at_end)
+            app(args=None if arguments is None else list(arguments), prog_name="farm")
     except SystemExit as end:  # how Typer ends, help and usage errors included
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except IllegalMove:

@@ -6,6 +6,7 @@ Only Typer is imported up here; each command imports what it needs when it runs:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +17,9 @@ from typer.core import TyperCommand
 if TYPE_CHECKING:
     from farm.cli.client import Client
     from farm.settings import Settings
+
+
+Connect = Callable[[], "Client"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +54,8 @@ Frames = Annotated[
 OfStep = Annotated[str | None, typer.Option("--step", metavar="NAME", help="Only tasks of this step.")]
 
 
-def build(programs: Programs) -> typer.Typer:
-    """The whole program."""
+def build(programs: Programs, at_end: ExitStack) -> typer.Typer:
+    """The whole program. What commands open is closed by `at_end`."""
     app = typer.Typer(
         name="farm",
         help="Ridgeline: render frames on many machines, each where it will finish soonest.",
@@ -66,12 +70,13 @@ def build(programs: Programs) -> typer.Typer:
         add_completion=True,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    _add_submit(app)
-    _add_looks(app)
-    _add_changes(app)
-    _add_nodes(app)
-    _add_programs(app, programs)
-    _add_administration(app, programs)
+    connect = _connecter(at_end)
+    _add_submit(app, connect)
+    _add_looks(app, connect)
+    _add_changes(app, connect)
+    _add_nodes(app, connect)
+    _add_programs(app, programs, connect)
+    _add_administration(app, programs, connect)
     return app
 
 
@@ -79,11 +84,16 @@ def _finish(status: int) -> None:
     raise typer.Exit(status)
 
 
-def _connect() -> Client:
-    from farm.cli.client import connect
-    from farm.settings import load_settings
+def _connecter(at_end: ExitStack) -> Connect:
+    def connect() -> Client:
+        from farm.cli import client
+        from farm.settings import load_settings
 
-    return connect(load_settings())
+        made = client.connect(load_settings())
+        at_end.callback(made.close)
+        return made
+
+    return connect
 
 
 # --- submit -------------------------------------------------------------------------------------------
@@ -105,7 +115,7 @@ class _SubmitCommand(TyperCommand):
         return ["[OPTIONS]", "[PATH]", "[-- COMMAND OR ARGUMENTS...]"]
 
 
-def _add_submit(app: typer.Typer) -> None:
+def _add_submit(app: typer.Typer, connect: Connect) -> None:
     @app.command(
         cls=_SubmitCommand,
         options_metavar="[OPTIONS]",
@@ -238,7 +248,7 @@ def _add_submit(app: typer.Typer) -> None:
         )
         _finish(
             run_submit(
-                _connect,
+                connect,
                 wish,
                 is_pretend=pretend,
                 is_waiting=wait,
@@ -252,7 +262,7 @@ def _add_submit(app: typer.Typer) -> None:
 # --- look ---------------------------------------------------------------------------------------------
 
 
-def _add_looks(app: typer.Typer) -> None:
+def _add_looks(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm jobs", "farm jobs --state failed --user anna --json"))
     def jobs(
         state: Annotated[
@@ -268,14 +278,14 @@ def _add_looks(app: typer.Typer) -> None:
         """List jobs, newest first: progress, time left, why one waits."""
         from farm.cli import looks
 
-        looks.jobs(_connect(), states=state or (), user=user, name=name, is_all=everything, is_json=json)
+        looks.jobs(connect(), states=state or (), user=user, name=name, is_all=everything, is_json=json)
 
     @app.command(epilog=examples("farm job 12", "farm job 12 --json"))
     def job(job: JobName, json: Json = False) -> None:
         """Show all there is to know of a job."""
         from farm.cli import looks
 
-        looks.job(_connect(), job, is_json=json)
+        looks.job(connect(), job, is_json=json)
 
     @app.command(epilog=examples("farm tasks 12 --state failed", "farm tasks 12 --frames 1-20"))
     def tasks(
@@ -290,7 +300,7 @@ def _add_looks(app: typer.Typer) -> None:
         """List a job's tasks: node, time, and what went wrong."""
         from farm.cli import looks
 
-        looks.tasks(_connect(), job, states=state or (), frames=frames, step=step, is_json=json)
+        looks.tasks(connect(), job, states=state or (), frames=frames, step=step, is_json=json)
 
     @app.command(epilog=examples("farm logs 12 --follow", "farm logs 12 --frame 7 --tail 50"))
     def logs(
@@ -312,7 +322,7 @@ def _add_looks(app: typer.Typer) -> None:
         from farm.cli import looks
 
         looks.logs(
-            _connect(), job, frame=frame, task_id=task, attempt_id=attempt, is_following=follow, tail=tail
+            connect(), job, frame=frame, task_id=task, attempt_id=attempt, is_following=follow, tail=tail
         )
 
     @app.command(epilog=examples("farm why 12"))
@@ -320,7 +330,7 @@ def _add_looks(app: typer.Typer) -> None:
         """Say why a job's tasks wait, one line a cause."""
         from farm.cli import looks
 
-        looks.why(_connect(), job, is_json=json)
+        looks.why(connect(), job, is_json=json)
 
     @app.command(epilog=examples("farm events --follow", "farm events --job 12 --limit 200"))
     def events(
@@ -332,7 +342,7 @@ def _add_looks(app: typer.Typer) -> None:
         """List what happened on the farm."""
         from farm.cli import looks
 
-        looks.events(_connect(), job=job, limit=limit, is_following=follow, is_json=json)
+        looks.events(connect(), job=job, limit=limit, is_following=follow, is_json=json)
 
     @app.command(epilog=examples("farm wait 12 13 && echo all done"))
     def wait(
@@ -346,26 +356,26 @@ def _add_looks(app: typer.Typer) -> None:
         """
         from farm.cli import looks
 
-        _finish(looks.wait(_connect(), jobs, is_quiet=quiet, is_json=json))
+        _finish(looks.wait(connect(), jobs, is_quiet=quiet, is_json=json))
 
 
 # --- change -------------------------------------------------------------------------------------------
 
 
-def _add_changes(app: typer.Typer) -> None:
+def _add_changes(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm pause 12"))
     def pause(jobs: JobNames, json: Json = False) -> None:
         """Hold jobs: what runs goes on, nothing new is started."""
         from farm.cli import changes
 
-        changes.change(_connect(), jobs, {"is_paused": True}, "paused", is_json=json)
+        changes.change(connect(), jobs, {"is_paused": True}, "paused", is_json=json)
 
     @app.command(epilog=examples("farm resume 12"))
     def resume(jobs: JobNames, json: Json = False) -> None:
         """Let paused jobs go on."""
         from farm.cli import changes
 
-        changes.change(_connect(), jobs, {"is_paused": False}, "resumed", is_json=json)
+        changes.change(connect(), jobs, {"is_paused": False}, "resumed", is_json=json)
 
     @app.command(epilog=examples("farm priority 12 80"))
     def priority(
@@ -377,7 +387,7 @@ def _add_changes(app: typer.Typer) -> None:
         from farm.cli import changes
 
         told = f"has priority {priority} now"
-        changes.change(_connect(), [job], {"priority": priority}, told, is_json=json)
+        changes.change(connect(), [job], {"priority": priority}, told, is_json=json)
 
     @app.command(epilog=examples("farm cancel 12", "farm cancel 12 --frames 100-250"))
     def cancel(job: JobName, frames: Frames = None, step: OfStep = None, json: Json = False) -> None:
@@ -387,14 +397,14 @@ def _add_changes(app: typer.Typer) -> None:
         """
         from farm.cli import changes
 
-        changes.cancel(_connect(), job, frames=frames, step=step, is_json=json)
+        changes.cancel(connect(), job, frames=frames, step=step, is_json=json)
 
     @app.command(epilog=examples("farm retry 12", "farm retry 12 --frames 7"))
     def retry(job: JobName, frames: Frames = None, step: OfStep = None, json: Json = False) -> None:
         """Try failed and cancelled frames again."""
         from farm.cli import changes
 
-        changes.retry(_connect(), job, frames=frames, step=step, states=("failed", "cancelled"), is_json=json)
+        changes.retry(connect(), job, frames=frames, step=step, states=("failed", "cancelled"), is_json=json)
 
     @app.command(epilog=examples("farm requeue 12 --frames 1-20", "farm requeue 12 --all"))
     def requeue(
@@ -407,7 +417,7 @@ def _add_changes(app: typer.Typer) -> None:
         """Render frames again that are done, failed or cancelled."""
         from farm.cli import changes
 
-        changes.requeue(_connect(), job, frames=frames, step=step, is_all=everything, is_json=json)
+        changes.requeue(connect(), job, frames=frames, step=step, is_all=everything, is_json=json)
 
     @app.command(epilog=examples("farm release 12 --frames 7"))
     def release(job: JobName, frames: Frames = None, step: OfStep = None, json: Json = False) -> None:
@@ -419,46 +429,46 @@ def _add_changes(app: typer.Typer) -> None:
         """
         from farm.cli import changes
 
-        changes.retry(_connect(), job, frames=frames, step=step, states=("held",), is_json=json)
+        changes.retry(connect(), job, frames=frames, step=step, states=("held",), is_json=json)
 
 
 # --- nodes --------------------------------------------------------------------------------------------
 
 
-def _add_nodes(app: typer.Typer) -> None:
+def _add_nodes(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm nodes", "farm nodes --json"))
     def nodes(json: Json = False) -> None:
         """List the machines: devices, use, and what runs on them."""
         from farm.cli import looks
 
-        looks.nodes(_connect(), is_json=json)
+        looks.nodes(connect(), is_json=json)
 
     @app.command(epilog=examples("farm node blade-3"))
     def node(node: NodeName, json: Json = False) -> None:
         """Show all there is to know of a machine."""
         from farm.cli import looks
 
-        looks.node(_connect(), node, is_json=json)
+        looks.node(connect(), node, is_json=json)
 
     @app.command(epilog=examples("farm drain blade-3"))
     def drain(node: NodeName, json: Json = False) -> None:
         """Give a machine no more work; what runs there goes on."""
         from farm.cli import changes
 
-        changes.drain(_connect(), node, is_draining=True, is_json=json)
+        changes.drain(connect(), node, is_draining=True, is_json=json)
 
     @app.command(epilog=examples("farm undrain blade-3"))
     def undrain(node: NodeName, json: Json = False) -> None:
         """Give a drained machine work again."""
         from farm.cli import changes
 
-        changes.drain(_connect(), node, is_draining=False, is_json=json)
+        changes.drain(connect(), node, is_draining=False, is_json=json)
 
 
 # --- programs -----------------------------------------------------------------------------------------
 
 
-def _add_programs(app: typer.Typer, programs: Programs) -> None:
+def _add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None:
     @app.command(epilog=examples("farm up"))
     def up() -> None:
         """Start a whole farm on this machine, in one process.
@@ -507,7 +517,7 @@ def _add_programs(app: typer.Typer, programs: Programs) -> None:
         once: Annotated[bool, typer.Option("--once", help="Print how things stand, and end.")] = False,
     ) -> None:
         """Watch jobs, nodes and events on the full screen; q quits."""
-        _finish(programs.live(_connect(), interval, once))
+        _finish(programs.live(connect(), interval, once))
 
     @app.command(epilog=examples("farm demo", "farm demo --frames 24 --output ~/demo"))
     def demo(
@@ -539,7 +549,7 @@ def _add_programs(app: typer.Typer, programs: Programs) -> None:
 # --- administration -----------------------------------------------------------------------------------
 
 
-def _add_administration(app: typer.Typer, programs: Programs) -> None:
+def _add_administration(app: typer.Typer, programs: Programs, connect: Connect) -> None:
     @app.command(epilog=examples("farm doctor", "farm doctor --json"))
     def doctor(json: Json = False) -> None:
         """Check this machine and its farm, and say what to do.
@@ -584,21 +594,21 @@ def _add_administration(app: typer.Typer, programs: Programs) -> None:
         """Make a token and print it, this once."""
         from farm.cli import tokens
 
-        tokens.create(_connect(), name=name, user=user or name, role=role, is_json=json)
+        tokens.create(connect(), name=name, user=user or name, role=role, is_json=json)
 
     @token.command("list", epilog=examples("farm token list"))
     def listed(json: Json = False) -> None:
         """List the tokens' names, never the tokens."""
         from farm.cli import tokens
 
-        tokens.listed(_connect(), is_json=json)
+        tokens.listed(connect(), is_json=json)
 
     @token.command("revoke", epilog=examples("farm token revoke anna-laptop"))
     def revoke(name: Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")]) -> None:
         """Make a token useless at once."""
         from farm.cli import tokens
 
-        tokens.revoke(_connect(), name)
+        tokens.revoke(connect(), name)
 
     config = typer.Typer(help="Look at the settings.", no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(config, name="config", epilog=examples("farm config show"))

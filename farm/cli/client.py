@@ -45,6 +45,8 @@ class Client:
     ) -> None:
         self.url = url.rstrip("/")
         self._patience_s = patience_s
+        if not (token.isascii() and token.isprintable()):
+            raise UserError("api_token holds a character that no token has: copy it again, whole")
         try:
             self._http = httpx.Client(
                 base_url=f"{self.url}/api/v1",
@@ -129,6 +131,8 @@ class Client:
                 response = self._http.request(
                     method, path, params=_query(query or {}), content=content, headers=headers
                 )
+            except UnicodeEncodeError as error:
+                raise UserError("what was typed holds a byte that is no text in UTF-8") from error
             except httpx.ConnectError as error:  # nobody listens: waiting does not help
                 raise Unavailable(self._unreachable(error)) from error
             except httpx.TransportError as error:

@@ -22,7 +22,7 @@ from farm.cli.plugins import COMMAND, load_plugins
 from farm.control.views import FarmView
 from farm.errors import FarmError, Forbidden, Unavailable, UserError
 from farm.settings import Settings
-from farm.text import duration, size
+from farm.text import duration, plural, size
 
 FIXED_SQLITE: Final = (3, 51, 3)
 """The release that fixed the WAL-reset bug: two connections that write and checkpoint at one time."""
@@ -65,7 +65,11 @@ def run_doctor(settings: Settings, *, containment: Callable[[], str], is_json: b
     errors = sum(finding.level is Level.ERROR for finding in found)
     warnings = sum(finding.level is Level.WARNING for finding in found)
     if not is_json:
-        print(f"{errors} errors, {warnings} warnings" if errors or warnings else "all is well")
+        print(
+            f"{plural(errors, 'error')}, {plural(warnings, 'warning')}"
+            if errors or warnings
+            else "all is well"
+        )
     return 1 if errors else 0
 
 
@@ -87,9 +91,9 @@ def _print(finding: Finding) -> None:
         Text(" " * (8 - len(finding.level))),
         show.words(f"{finding.check}: {finding.text}"),
     )
-    show.console().print(text)
+    show.put(text)
     if finding.advice:
-        show.console().print(show.words(f"        -> {finding.advice}"))
+        show.put(show.words(f"        -> {finding.advice}"))
 
 
 # --- this machine -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from farm.cli import show
 from farm.cli.client import Client, read
@@ -25,6 +26,7 @@ from farm.model.states import ENDED_JOBS, LIVE_ATTEMPTS, AttemptState, JobState,
 from farm.model.work import Step, Task
 from farm.text import clean, duration, plural, size
 
+_MOST_JOBS: Final = 2**31 - 1
 _SHOWN_JOBS: Final = 30
 _SHOWN_TASKS: Final = 1_000
 _SHOWN_FAILURES: Final = 10
@@ -47,6 +49,8 @@ def find_job(client: Client, text: str) -> tuple[JobView, Any]:
         hint = f"did you mean {_named(named[0])}?" if named else _newest(client)
         raise NotFound(f"a job is named by its number, not '{told}'; {hint}")
     number = int(text.lstrip("#"))
+    if number > _MOST_JOBS:
+        raise NotFound(f"there is no job {number}; {_newest(client)}")
     try:
         answer = client.get(f"/jobs/{number}")
     except NotFound:
@@ -219,7 +223,7 @@ def _failures(client: Client, view: JobView) -> None:
         found = client.items(f"/jobs/{view.job.id}/tasks", state=name, limit=_SHOWN_FAILURES)
         for task in (read(Task, item) for item in found):
             where = f" on {task.node_id}" if task.node_id else ""
-            show.console().print(words(f"  {_label(task)}{where}: {task.reason or 'no reason was given'}"))
+            show.put(words(f"  {_label(task)}{where}: {task.reason or 'no reason was given'}"))
         if count > _SHOWN_FAILURES:
             print(f"  and {count - _SHOWN_FAILURES:,} more: `farm tasks {view.job.id} --state {name}`")
         if name is TaskState.HELD:
@@ -241,7 +245,7 @@ def _warnings(client: Client, view: JobView) -> None:
     print()
     print("warnings:" if looked < _LOOKED_FOR_WARNINGS else f"warnings of the first {looked:,} tasks:")
     for text, count in told.most_common(_SHOWN_FAILURES):
-        show.console().print(words(f"  {plural(count, 'task')}: {text}", "yellow"))
+        show.put(words(f"  {plural(count, 'task')}: {text}", "yellow"))
     if len(told) > _SHOWN_FAILURES:
         print(f"  and {len(told) - _SHOWN_FAILURES:,} others")
 
@@ -266,7 +270,7 @@ def why(client: Client, text: str, *, is_json: bool) -> None:
         if line.node_ids:
             few = ", ".join(line.node_ids[:4])
             names = f" ({few}{', ...' if len(line.node_ids) > 4 else ''})"
-        show.console().print(words(f"{where}{count}{line.text}{names}"))
+        show.put(words(f"{where}{count}{line.text}{names}"))
 
 
 def wait(client: Client, texts: Sequence[str], *, is_quiet: bool, is_json: bool) -> int:
@@ -403,7 +407,7 @@ def _attempt(
 ) -> Attempt:
     job = view.job
     if attempt_id is not None:
-        attempt = read(Attempt, client.get(f"/attempts/{attempt_id}"))
+        attempt = read(Attempt, client.get(f"/attempts/{quote(attempt_id, safe='')}"))
         if attempt.job_id != job.id:
             raise UserError(f"attempt {attempt.id} is of job {attempt.job_id}, not of job {job.id}")
         return attempt

@@ -18,7 +18,7 @@ from farm.model.work import Counts
 from farm.text import clean, duration
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.text import Text
 
 _PIPE_WIDTH: Final = 200
@@ -58,6 +58,17 @@ def console(*, is_error: bool = False) -> Console:
         emoji=False,
         highlight=False,
     )
+
+
+def put(what: RenderableType) -> None:
+    """Print it; into a file or pipe without the blanks that fill a line up."""
+    out = console()
+    if out.is_terminal:
+        out.print(what)
+        return
+    with out.capture() as captured:
+        out.print(what)
+    sys.stdout.write("".join(f"{text.rstrip()}\n" for text in captured.get().splitlines()))
 
 
 def width() -> int:
@@ -108,7 +119,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Text | str]], *, em
     if grid.row_count == 0:
         print(empty)
     else:
-        console().print(grid)
+        put(grid)
 
 
 def facts(pairs: Iterable[tuple[str, Text | str]]) -> None:
@@ -121,7 +132,7 @@ def facts(pairs: Iterable[tuple[str, Text | str]]) -> None:
     for name, value in pairs:
         if str(value):
             grid.add_row(name, value)
-    console().print(grid)
+    put(grid)
 
 
 def words(text: str, style: str = "") -> Text:

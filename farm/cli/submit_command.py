@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from farm.cli import show
 from farm.cli.client import Client, read
@@ -31,6 +31,8 @@ from farm.errors import Forbidden, Unavailable, UserError
 from farm.model.states import JobState
 from farm.text import plural
 
+MAX_KEY: Final = 255
+
 
 def run_submit(
     connect: Callable[[], Client],
@@ -45,6 +47,8 @@ def run_submit(
     """The exit status. `connect` is called once the submission stands: most mistakes need no farm."""
     if is_pretend and is_waiting:
         raise UserError("--pretend submits nothing, so there is nothing to --wait for")
+    if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+        raise UserError(f"--idempotency-key: give 1 to {MAX_KEY} plain characters")
     made = make(wish, cwd=Path.cwd(), login=_login())
     for text in made.notes:
         show.note(f"note: {text}")
