@@ -252,6 +252,7 @@ class _Supervisor:
             self._tear_down(parts)
         except Exception:  # noqa: BLE001 - a loop's edge: whoever holds the handle must see it end
             _LOG.critical("the agent failed", exc_info=True)
+            self._celery.ask_to_stop()  # what it took in now would reach nobody
             for host in self._hosts.values():
                 host.kill()
         finally:

@@ -18,8 +18,8 @@ MACHINE = Capabilities(
 FAKE_HOST = str(Path(__file__).with_name("fake_host.py"))
 
 
-def fake_host_command() -> list[str]:
-    *prefix, _, _ = containment.host_command(sys.executable)
+def fake_host_command(kind: containment.Containment | None = None) -> list[str]:
+    *prefix, _, _ = containment.host_command(sys.executable, kind)
     return [*prefix, FAKE_HOST]
 
 

@@ -17,6 +17,7 @@ from farm.model.states import Outcome
 from tests.workers.conftest import RABBITMQ
 from tests.workers.fake_farm import FakeFarm, launch, new_ids
 from tests.workers.tcp_proxy import TcpProxy
+from workers.containment import Containment
 from workers.processes import tagged
 
 pytestmark = pytest.mark.services
@@ -38,7 +39,7 @@ class Agents:
         self.log = state_dir.parent / f"{self.node_id}.log"
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *, port: int = PORT, **others: object) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, port: int = PORT, **others: object) -> subprocess.Popen[bytes]:
         values = {
             "state_dir": self.state_dir,
             "node_name": self.node_id,
@@ -50,7 +51,7 @@ class Agents:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FARM_")}
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.workers.agent_program"],
+                [sys.executable, "-m", "tests.workers.agent_program", *arguments],
                 cwd=ROOT,
                 env=kept | {f"FARM_{name.upper()}": str(value) for name, value in values.items()},
                 stderr=log,
@@ -106,6 +107,21 @@ def test_a_killed_agent_leaves_no_renderer_and_its_successor_reports_the_loss(
     assert log.read_text().split() == [done, lost, last], "neither runs again"
     sessions = {beat.session for beat in fake_farm.heartbeats}
     assert len(sessions) == 2
+
+
+def test_renderers_that_outlive_a_killed_agent_are_ended_by_its_successor(
+    agents: Agents, fake_farm: FakeFarm
+) -> None:
+    # Without namespaces a renderer in a session of its own survives its host.
+    process = agents.start(Containment.SUBREAPER)
+    (lost,) = new_ids(1)
+    fake_farm.send_launch(launch(lost, do="wait"))
+    fake_farm.until(lambda: tagged([lost]), "a renderer process")
+    process.kill()
+    process.wait()
+    agents.start()
+    assert fake_farm.end_of(lost).outcome is Outcome.NODE_LOST
+    assert not tagged([lost]), "the loss is told when nothing is left"
 
 
 def test_an_end_that_the_farm_never_accepted_is_told_by_the_next_agent(

@@ -47,10 +47,14 @@ def launch(*names: str, isolation: Isolation = Isolation.STAGED, job_uid: str = 
 class Node:
     """A lifecycle with the shell's obedient parts: the journal writes at once, hosts get ready at once."""
 
-    def __init__(self, rules: lc.Rules = RULES, *, hosts_get_ready: bool = True) -> None:
+    def __init__(
+        self, rules: lc.Rules = RULES, *, hosts_get_ready: bool = True, disk_is_slow: bool = False
+    ) -> None:
         self.core = lc.Lifecycle(rules=rules, first_sequence=100)
         self.now = 1000.0
         self.hosts_get_ready = hosts_get_ready
+        self.disk_is_slow = disk_is_slow
+        self.unwritten: list[AttemptId] = []
         self.running: dict[int, str] = {}
         self.runs: Counter[str] = Counter()
         self.done: list[lc.Instruction] = []
@@ -63,7 +67,9 @@ class Node:
         for instruction in list(new):
             match instruction:
                 case lc.Record(attempts=attempts):
-                    new += self.tell(lc.Recorded(attempt_ids=tuple(a for a, _ in attempts)))
+                    self.unwritten += [attempt_id for attempt_id, _ in attempts]
+                    if not self.disk_is_slow:
+                        new += self.write()
                 case lc.StartHost(host_id=host_id) if self.hosts_get_ready:
                     new += self.tell(lc.HostReady(host_id=host_id))
                 case lc.RunOnHost(host_id=host_id, order=order):
@@ -71,6 +77,10 @@ class Node:
                     self.running[host_id] = order.attempt_id
                     self.runs[order.attempt_id] += 1
         return new
+
+    def write(self) -> list[lc.Instruction]:
+        written, self.unwritten = self.unwritten, []
+        return self.tell(lc.Recorded(attempt_ids=tuple(written)))
 
     def host_of(self, name: str) -> int:
         return next(host_id for host_id, attempt in self.running.items() if attempt == name)
@@ -140,6 +150,15 @@ def test_nothing_runs_before_the_journal_has_it() -> None:
     assert [type(i) for i in done] == [lc.Record]
     done = core.handle(lc.Recorded(attempt_ids=(AttemptId("a"),)), 1.0)
     assert lc.StartHost(host_id=1) in done
+
+
+def test_an_attempt_that_is_stopped_while_the_journal_is_written_does_not_start() -> None:
+    node = Node(disk_is_slow=True)
+    node.tell(launch("a", "b"))
+    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    node.write()
+    assert node.end_of("a").outcome is Outcome.CANCELLED
+    assert list(node.running.values()) == ["b"]
 
 
 def test_a_doubled_launch_starts_nothing_in_any_phase() -> None:
@@ -441,7 +460,7 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.node = Node()
+        self.node = Node(disk_is_slow=True)
         self.seen: set[str] = set()
         self.started: set[str] = set()
 
@@ -490,6 +509,10 @@ class Histories(RuleBasedStateMachine):
     @rule(names=st.lists(st.sampled_from(NAMES)))
     def the_farm_accepts(self, names: list[str]) -> None:
         self.node.tell(lc.ReportsStored(attempt_ids=tuple(map(AttemptId, names))))
+
+    @rule()
+    def the_journal_is_written(self) -> None:
+        self.node.write()
 
     @rule()
     def reconnects(self) -> None:

@@ -38,6 +38,7 @@ class Broker:
         self.kept: list[tuple[str, object, bool]] = []
         self.flushes = 0
         self.cares = 0
+        self.closes = 0
         self._changed = threading.Condition()
         self._open: list[tuple[str, object, bool]] = []
 
@@ -62,14 +63,21 @@ class Broker:
         self.cares += 1
 
     def close(self) -> None:
-        self._open = []
+        with self._changed:
+            self._open = []
+            self.closes += 1
+            self._changed.notify_all()
+
+    def until_closed(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.closes, 10), "the connection is kept"
 
     def of(self, kind: type) -> list[object]:
         return [message for _, message, _ in self.kept if isinstance(message, kind)]
 
     def until(self, condition: Callable[[], object]) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, 10), f"the last were {self.kept[-3:]}"
+            assert self._changed.wait_for(condition, 5), f"the last were {self.kept[-3:]}"
 
 
 @pytest.fixture
@@ -151,6 +159,16 @@ def test_nothing_is_lost_while_the_broker_is_away(
     texts = [item.text for message in broker.of(Telemetry) for item in message.items]  # type: ignore[attr-defined]
     assert texts == ["one", "two"]
     assert "1 end to be told later" in caplog.text
+
+
+def test_what_a_broker_had_confirmed_is_sent_again_after_it_failed(sender: Sender, broker: Broker) -> None:
+    sender.reports([end(A)])
+    broker.until(lambda: items(broker) == [end(A)])
+    broker.is_up = False
+    sender.heartbeat(beat(1))
+    broker.until_closed()
+    broker.is_up = True
+    broker.until(lambda: items(broker) == [end(A), end(A)])
 
 
 def test_the_backlog_of_logs_is_bounded(
