@@ -17,13 +17,14 @@ from farm.model.states import AttemptState, JobState, Outcome, TaskState, check_
 from farm.model.work import Isolation, Profile
 from farm.store import events, jobs, moves, outbox, rows
 from farm.store.engine import db_now
-from farm.store.tables import AttemptRow, JobRow, StepRow, TaskRow
+from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
 from farm.wire.messages import Finished, Progress, Stop
 
 _JOB = JobRow.__table__  # type: ignore[attr-defined]
 _STEP = StepRow.__table__  # type: ignore[attr-defined]
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
+_NODE = NodeRow.__table__  # type: ignore[attr-defined]
 
 _LIVE = ("assigned", "running", "cancelling")
 _AVOID_S = 60.0
@@ -62,6 +63,7 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
             job_running=row["job_running"],
             priority=row["priority"],
             submitted_at=row["submitted_at"],
+            mean_runtime_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
         )
         for row in db.execute(query).mappings()
     ]
@@ -81,7 +83,9 @@ def delay(db: sa.Connection, task_id: TaskId) -> Delay:
     """Of one ready task."""
     now = db.scalar(sa.select(db_now())) or 0.0
     row = db.execute(sa.select(_TASK.c.not_before, _TASK.c.avoid_node).where(_TASK.c.id == task_id)).one()
-    avoids = NodeId(row.avoid_node) if row.avoid_node and row.not_before + _AVOID_S > now else None
+    avoids = row.avoid_node if row.avoid_node and row.not_before + _AVOID_S > now else None
+    if avoids is not None and not db.scalar(sa.select(_others(avoids))):
+        avoids = None
     return Delay(seconds=max(0.0, row.not_before - now), avoids=avoids)
 
 
@@ -130,7 +134,10 @@ def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> li
     """Take up to `count` ready tasks of the step for the node, first in rank first."""
     now = db_now()
     may = sa.or_(
-        _TASK.c.avoid_node.is_(None), _TASK.c.avoid_node != node_id, _TASK.c.not_before + _AVOID_S <= now
+        _TASK.c.avoid_node.is_(None),
+        _TASK.c.avoid_node != node_id,
+        _TASK.c.not_before + _AVOID_S <= now,
+        ~_others(node_id),
     )
     wanted = (
         sa.select(_TASK.c.id)
@@ -146,6 +153,11 @@ def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> li
     ).all()
     moves.count(db, {(step_id, TaskState.READY, TaskState.ASSIGNED): len(taken)})
     return [Claimed(task_id=TaskId(row.id), index=row.idx) for row in sorted(taken, key=lambda r: r.rank)]
+
+
+def _others(node_id: str) -> sa.Exists:
+    """Whether any other node takes work: only then is it worth while to let them try first."""
+    return sa.exists().where(_NODE.c.id != node_id, _NODE.c.state == "online", _NODE.c.is_drained.is_(False))
 
 
 def lease(
@@ -450,7 +462,8 @@ def _moved(row: rows.Row, change: Settlement, report: Finished, now: float) -> d
         "attempt_id": (change.adopted or row["id"]) if is_done else row["task_attempt_id"],
         "failures": row["failures"] + change.failures,
         "faults": row["faults"] + change.faults,
-        "not_before": now + change.delay_s if change.delay_s else row["not_before"],
+        # The minute in which others may try first is counted from here, so it is set without a delay too.
+        "not_before": now + change.delay_s if change.delay_s or change.avoid else row["not_before"],
         "avoid_node": row["node_id"] if change.avoid else row["avoid_node"],
         "reason": "" if is_done else change.reason or row["task_reason"],
         "runtime_s": report.runtime_s if is_done else row["task_runtime_s"],

@@ -1,0 +1,500 @@
+"""What the API does: submit, read, steer, explain; who may; what is written down."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from farm.model.ids import AttemptId, NodeId
+from farm.model.machines import Capabilities, Device, DeviceKind
+from farm.model.states import Outcome
+from farm.store import dispatching, jobs, moves, nodes
+from farm.store.engine import open_engine, writing
+from farm.wire.messages import Finished, Heartbeat, LogChunk
+from tests.edges.api import V1, Api, open_api, submission, template
+
+
+@pytest.fixture
+def engine(sqlite_url: str) -> Iterator[sa.Engine]:
+    opened = open_engine(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def api(engine: sa.Engine, tmp_path: Path) -> Iterator[Api]:
+    with open_api(engine, tmp_path) as opened:
+        yield opened
+
+
+def _enrol(
+    engine: sa.Engine, name: str = "blade", *, slots: int = 2, pools: tuple[str, ...] = ("default",)
+) -> None:
+    machine = Capabilities(
+        cpus=8,
+        memory_mib=16_000,
+        pools=pools,
+        devices=(Device(id="cpu", kind=DeviceKind.CPU, model="test", slots=slots),),
+    )
+    with writing(engine) as db:
+        beat = Heartbeat(node_id=NodeId(name), session="s", boot_id="b", sequence=1, capabilities=machine)
+        nodes.heard(db, beat, rival_s=30)
+
+
+def _start(engine: sa.Engine, job_id: int, count: int, *, node: str = "blade") -> list[str]:
+    """Let the node run `count` tasks of the job's first step; returns the attempts."""
+    with writing(engine) as db:
+        moves.lock_jobs(db, [job_id])
+        step = jobs.read_job(db, job_id).steps[0]
+        claimed = dispatching.claim(db, step.id, NodeId(node), count)
+        pairs = [(task, AttemptId(f"{job_id}-{task.index}")) for task in claimed]
+        dispatching.lease(
+            db,
+            pairs,
+            job_id=job_id,
+            step_id=step.id,
+            node_id=NodeId(node),
+            device_id="cpu",
+            lease_s=30,
+        )
+        dispatching.started(db, NodeId(node), [attempt for _, attempt in pairs])
+        return [attempt for _, attempt in pairs]
+
+
+def _end(
+    engine: sa.Engine, attempts: list[str], outcome: Outcome = Outcome.SUCCEEDED, *, runtime_s: float = 10
+) -> None:
+    with writing(engine) as db:
+        moves.lock_jobs(db, dispatching.jobs_of(db, attempts))
+        reports = [
+            Finished(attempt_id=AttemptId(a), outcome=outcome, runtime_s=runtime_s, reason="broken")
+            for a in attempts
+        ]
+        dispatching.finished(db, NodeId("blade"), reports)
+
+
+# --- submitting ---------------------------------------------------------------------------------------
+
+
+def test_a_submission_becomes_a_job_and_wakes_the_scheduler(api: Api) -> None:
+    answer = api.anna.post(f"{V1}/jobs", json=submission("1-10:2"))
+    assert answer.status_code == 201
+    view = answer.json()
+    assert answer.headers["location"] == f"{V1}/jobs/{view['job']['id']}"
+    assert (view["job"]["name"], view["job"]["state"], view["counts"]["ready"]) == ("shot", "active", 5)
+    assert view["job"]["steps"][0]["frames"] == "1-9:2"
+    assert view["job"]["settings"]["user"] == "anna"
+    assert (view["progress"], view["eta_s"], view["spread"]) == (0.0, None, None)
+    assert view["waiting"] == "no node has enrolled yet"
+    assert api.nudges == 1
+    assert api.bert.get(f"{V1}/jobs/{view['job']['id']}").json() == view
+
+
+def test_a_dry_run_tells_the_plan_and_stores_nothing(api: Api) -> None:
+    answer = api.anna.post(f"{V1}/jobs", params={"dry_run": True}, json=submission())
+    assert answer.status_code == 200
+    plan = answer.json()
+    assert [(s["name"], s["tasks"], s["frames"], s["isolation"]) for s in plan["steps"]] == [
+        ("Render", 10, "1-10", "exclusive")
+    ]
+    assert api.anna.get(f"{V1}/jobs").json() == {"items": [], "next": None}
+    assert api.nudges == 0
+    wrong = api.anna.post(
+        f"{V1}/jobs", params={"dry_run": True}, json=submission(settings={"depends_on": [99]})
+    )
+    assert wrong.status_code == 404
+
+
+def test_a_wrong_submission_says_what_is_wrong(api: Api) -> None:
+    answer = api.anna.post(f"{V1}/jobs", json=submission("10-1"))
+    assert answer.status_code == 400
+    assert "a range is text like 1-10" in answer.json()["error"]["message"]
+    answer = api.anna.post(f"{V1}/jobs", json=submission(settings={"prio": 7}))
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"].startswith("settings.prio: ")
+    answer = api.anna.post(f"{V1}/jobs", json=submission(settings={"priority": 101}))
+    assert "0 to 100" in answer.json()["error"]["message"]
+    assert api.anna.get(f"{V1}/jobs").json()["items"] == []
+
+
+def test_more_tasks_than_the_farm_takes_are_refused(engine: sa.Engine, tmp_path: Path) -> None:
+    with open_api(engine, tmp_path, max_tasks_per_job=9) as api:
+        answer = api.anna.post(f"{V1}/jobs", json=submission("1-10"))
+        assert answer.status_code == 400
+        assert "10 tasks; this farm takes at most 9" in answer.json()["error"]["message"]
+
+
+def test_one_idempotency_key_makes_one_job(api: Api) -> None:
+    first = api.anna.post(f"{V1}/jobs", json=submission(), headers={"Idempotency-Key": "k"})
+    again = api.anna.post(f"{V1}/jobs", json=submission(), headers={"Idempotency-Key": "k"})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json()["job"]["id"] == first.json()["job"]["id"]
+    other = api.anna.post(f"{V1}/jobs", json=submission("1-11"), headers={"Idempotency-Key": "k"})
+    assert (other.status_code, other.json()["error"]["kind"]) == (409, "rejected")
+    assert len(api.anna.get(f"{V1}/jobs").json()["items"]) == 1
+
+
+def test_one_idempotency_key_of_two_people_makes_two_jobs(api: Api) -> None:
+    answers = [
+        client.post(f"{V1}/jobs", json=submission(), headers={"Idempotency-Key": "k"})
+        for client in (api.anna, api.bert)
+    ]
+    assert [answer.status_code for answer in answers] == [201, 201]
+
+
+def test_one_idempotency_key_sent_many_times_at_once_makes_one_job(
+    engine: sa.Engine, tmp_path: Path, database_url: str
+) -> None:
+    opened = open_engine(database_url)
+    with open_api(opened, tmp_path) as api:
+        statuses: list[int] = []
+        barrier = threading.Barrier(6)
+
+        def submit() -> None:
+            barrier.wait()
+            answer = api.anna.post(f"{V1}/jobs", json=submission(), headers={"Idempotency-Key": "k"})
+            statuses.append(answer.status_code)
+
+        threads = [threading.Thread(target=submit) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+        assert sorted(statuses) == [200, 200, 200, 200, 200, 201]
+        assert len(api.anna.get(f"{V1}/jobs").json()["items"]) == 1
+    opened.dispose()
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+def test_lists_come_in_pages(api: Api) -> None:
+    ids = [api.submit(api.anna) for _ in range(5)]
+    seen: list[int] = []
+    cursor: int | None = None
+    while True:
+        page = api.anna.get(
+            f"{V1}/jobs", params={"limit": 2, **({"before": cursor} if cursor else {})}
+        ).json()
+        seen += [item["job"]["id"] for item in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert seen == ids[::-1]
+    first = api.anna.get(f"{V1}/jobs/{ids[0]}/tasks", params={"limit": 7}).json()
+    rest = api.anna.get(f"{V1}/jobs/{ids[0]}/tasks", params={"limit": 7, "after": first["next"]}).json()
+    assert [t["label"] for t in first["items"] + rest["items"]] == [str(n) for n in range(1, 11)]
+    assert rest["next"] is None
+
+
+def test_jobs_are_found_by_state_user_and_name(api: Api) -> None:
+    one = api.submit(api.anna, name="shot_010")
+    two = api.submit(api.bert, name="shot_020", settings={"is_paused": True})
+
+    def found(**query: Any) -> list[int]:
+        return [item["job"]["id"] for item in api.anna.get(f"{V1}/jobs", params=query).json()["items"]]
+
+    assert found(state="active") == [one]
+    assert found(state=["active", "paused"]) == [two, one]
+    assert found(user="bert") == [two]
+    assert found(name="_01") == [one]
+    assert found(name="%") == []
+
+
+def test_tasks_are_found_by_frames_in_every_step(api: Api) -> None:
+    job_id = api.submit(api.anna, template=template("1-5", steps=("Simulate", "Render")))
+
+    def found(**query: Any) -> list[tuple[str, str]]:
+        answer = api.anna.get(f"{V1}/jobs/{job_id}/tasks", params=query)
+        assert answer.status_code == 200, answer.text
+        return [(task["step"], task["label"]) for task in answer.json()["items"]]
+
+    assert found(frames="4-5") == [("Simulate", "4"), ("Simulate", "5"), ("Render", "4"), ("Render", "5")]
+    assert found(frames="4-5", step="Render") == [("Render", "4"), ("Render", "5")]
+    assert found(frames="4", state="waiting") == [("Render", "4")]
+    missing = api.anna.get(f"{V1}/jobs/{job_id}/tasks", params={"frames": "4-7"})
+    assert missing.status_code == 400
+    assert missing.json()["error"]["message"] == "no task renders 6-7 (2 frames); there are 1-5 (5 frames)"
+    unknown = api.anna.get(f"{V1}/jobs/{job_id}/tasks", params={"step": "render"})
+    assert "its steps are: Simulate, Render" in unknown.json()["error"]["message"]
+
+
+def test_what_does_not_exist_is_not_found(api: Api) -> None:
+    paths = "/jobs/9 /jobs/9/tasks /jobs/9/why /jobs/9/attempts /tasks/9 /tasks/9/attempts /tasks/9/why"
+    for path in [*paths.split(), "/attempts/none", "/attempts/none/log", "/nodes/none"]:
+        answer = api.anna.get(V1 + path)
+        assert (answer.status_code, answer.json()["error"]["kind"]) == (404, "not-found"), path
+    for path in ("/jobs/9/cancel", "/jobs/9/retry"):
+        assert api.anna.post(V1 + path, json={"frames": "1"}).status_code == 404
+    assert api.anna.patch(f"{V1}/jobs/9", json={"priority": 1}).status_code == 404
+
+
+def test_a_running_job_tells_progress_spread_and_when_it_will_end(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine)
+    job_id = api.submit(api.anna)
+    _end(engine, _start(engine, job_id, 2), runtime_s=20)
+    _start(engine, job_id, 2)
+    view = api.anna.get(f"{V1}/jobs/{job_id}").json()
+    assert view["counts"]["done"] == view["counts"]["running"] == 2
+    assert view["progress"] == 0.2
+    assert view["spread"]["p50_s"] == 20
+    assert view["eta_s"] == [80.0, 80.0]  # 8 tasks of 20 s on 2 slots, no spread
+    assert view["waiting"] == ""
+    farm = api.anna.get(f"{V1}/farm").json()
+    assert (farm["slots"], farm["slots_used"], farm["counts"]["running"], farm["user"]) == (2, 2, 2, "anna")
+    node = api.anna.get(f"{V1}/nodes").json()["items"][0]
+    assert node["running"] == [f"{job_id} shot 3", f"{job_id} shot 4"]
+
+
+def test_an_attempt_and_its_output_are_read_by_id(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine)
+    job_id = api.submit(api.anna)
+    attempt_id = _start(engine, job_id, 1)[0]
+    from farm.store import logs
+
+    with writing(engine) as db:
+        chunks = [
+            LogChunk(attempt_id=AttemptId(attempt_id), sequence=n, text=f"line {n}\n") for n in range(3)
+        ]
+        logs.append(db, NodeId("blade"), chunks)
+    log = api.anna.get(f"{V1}/attempts/{attempt_id}/log", params={"after": 0}).json()
+    assert log == {
+        "chunks": [{"sequence": 1, "text": "line 1\n"}, {"sequence": 2, "text": "line 2\n"}],
+        "is_ended": False,
+    }
+    _end(engine, [attempt_id])
+    assert api.anna.get(f"{V1}/attempts/{attempt_id}").json()["state"] == "succeeded"
+    # Output may still be on its way for a moment.
+    assert api.anna.get(f"{V1}/attempts/{attempt_id}/log").json()["is_ended"] is False
+    with writing(engine) as db:
+        db.execute(sa.text("UPDATE attempt SET finished_at = finished_at - 5"))
+    assert api.anna.get(f"{V1}/attempts/{attempt_id}/log").json()["is_ended"] is True
+    assert api.anna.get(f"{V1}/attempts/{attempt_id}/log", params={"limit": 3}).json()["is_ended"] is False
+    assert [a["id"] for a in api.anna.get(f"{V1}/jobs/{job_id}/attempts").json()["items"]] == [attempt_id]
+
+
+# --- steering -----------------------------------------------------------------------------------------
+
+
+def test_a_job_is_changed_paused_and_resumed(api: Api) -> None:
+    job_id = api.submit(api.anna)
+    changed = api.anna.patch(
+        f"{V1}/jobs/{job_id}", json={"priority": 80, "max_running": 3, "pool": "night", "is_paused": True}
+    ).json()["job"]
+    assert changed["state"] == "paused"
+    assert (changed["settings"]["priority"], changed["settings"]["max_running"]) == (80, 3)
+    assert changed["settings"]["pool"] == changed["steps"][0]["demand"]["pool"] == "night"
+    back = api.anna.patch(f"{V1}/jobs/{job_id}", json={"max_running": 0, "pool": "", "is_paused": False})
+    settings = back.json()["job"]["settings"]
+    assert (settings["priority"], settings["max_running"], settings["pool"]) == (80, None, None)
+    assert back.json()["job"]["state"] == "active"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"priority": 101}, {"priority": -1}, {"max_running": -1}, {"pool": "a\u001bb"}, {"name": "x"}],
+)
+def test_a_wrong_change_changes_nothing(api: Api, body: dict[str, Any]) -> None:
+    job_id = api.submit(api.anna)
+    before = api.anna.get(f"{V1}/jobs/{job_id}").json()
+    assert api.anna.patch(f"{V1}/jobs/{job_id}", json=body).status_code in (400, 422)
+    assert api.anna.get(f"{V1}/jobs/{job_id}").json() == before
+
+
+def test_frames_are_cancelled_and_tried_again(api: Api) -> None:
+    job_id = api.submit(api.anna)
+    answer = api.anna.post(f"{V1}/jobs/{job_id}/cancel", json={"frames": "9-10"}).json()
+    assert (answer["changed"], answer["job"]["counts"]["cancelled"]) == (2, 2)
+    answer = api.anna.post(f"{V1}/jobs/{job_id}/retry", json={"frames": "10"}).json()
+    assert (answer["changed"], answer["job"]["counts"]["ready"]) == (1, 9)
+    answer = api.anna.post(f"{V1}/jobs/{job_id}/cancel").json()
+    assert (answer["changed"], answer["job"]["job"]["state"]) == (9, "cancelled")
+    assert api.anna.post(f"{V1}/jobs/{job_id}/cancel", json={}).json()["changed"] == 0
+
+
+def test_tasks_are_chosen_by_id_and_only_of_the_job(api: Api) -> None:
+    one, two = api.submit(api.anna), api.submit(api.anna)
+    foreign = api.anna.get(f"{V1}/jobs/{two}/tasks").json()["items"][0]["id"]
+    answer = api.anna.post(f"{V1}/jobs/{one}/cancel", json={"task_ids": [foreign]})
+    assert answer.status_code == 404
+    own = api.anna.get(f"{V1}/jobs/{one}/tasks").json()["items"][0]["id"]
+    assert api.anna.post(f"{V1}/jobs/{one}/cancel", json={"task_ids": [own]}).json()["changed"] == 1
+    assert api.anna.get(f"{V1}/jobs/{two}").json()["counts"]["cancelled"] == 0
+
+
+def test_a_done_frame_is_rendered_again_only_when_asked_for(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine)
+    job_id = api.submit(api.anna)
+    _end(engine, _start(engine, job_id, 1))
+    assert api.anna.post(f"{V1}/jobs/{job_id}/retry", json={}).json()["changed"] == 0
+    answer = api.anna.post(f"{V1}/jobs/{job_id}/retry", json={"states": ["done"], "frames": "1"})
+    assert answer.json()["changed"] == 1
+    assert api.anna.get(f"{V1}/jobs/{job_id}/tasks").json()["items"][0]["generation"] == 2
+    running = api.anna.post(f"{V1}/jobs/{job_id}/retry", json={"states": ["running"]})
+    assert running.status_code == 400
+
+
+def test_a_user_steers_only_their_own_jobs_and_an_admin_all(api: Api, engine: sa.Engine) -> None:
+    job_id = api.submit(api.anna)
+    for method, path, body in (
+        ("PATCH", f"/jobs/{job_id}", {"priority": 1}),
+        ("POST", f"/jobs/{job_id}/cancel", {}),
+        ("POST", f"/jobs/{job_id}/retry", {}),
+    ):
+        refused = api.bert.request(method, V1 + path, json=body)
+        assert (refused.status_code, refused.json()["error"]["kind"]) == (403, "forbidden")
+        assert "belongs to anna" in refused.json()["error"]["message"]
+        assert api.admin.request(method, V1 + path, json=body).status_code == 200
+    _enrol(engine)
+    for method, path, body in (
+        ("POST", "/nodes/blade/drain", None),
+        ("POST", "/nodes/blade/undrain", None),
+        ("GET", "/tokens", None),
+        ("POST", "/tokens", {"name": "x", "user": "x"}),
+        ("DELETE", "/tokens/admin-laptop", None),
+        ("GET", "/audit", None),
+    ):
+        assert api.anna.request(method, V1 + path, json=body).status_code == 403, path
+
+
+def test_a_users_job_is_their_own_whatever_it_says(api: Api) -> None:
+    for client, user in ((api.anna, "anna"), (api.admin, "bert")):
+        answer = client.post(f"{V1}/jobs", json=submission(settings={"user": "bert"}))
+        assert answer.json()["job"]["settings"]["user"] == user
+    assert api.admin.post(f"{V1}/jobs", json=submission()).json()["job"]["settings"]["user"] == "admin"
+
+
+def test_a_node_is_drained_and_released(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine)
+    drained = api.admin.post(f"{V1}/nodes/blade/drain").json()
+    assert (drained["state"], drained["reason"]) == ("draining", "drained by admin")
+    job_id = api.submit(api.anna)
+    assert api.anna.get(f"{V1}/jobs/{job_id}").json()["waiting"] == "blade: drained by admin"
+    assert api.admin.post(f"{V1}/nodes/blade/undrain").json()["state"] == "online"
+
+
+def test_a_nudge_that_fails_fails_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise OSError("no broker")
+
+    monkeypatch.setattr(api.app.state.desk, "_nudge", broken)
+    assert api.anna.post(f"{V1}/jobs", json=submission()).status_code == 201
+
+
+# --- why ----------------------------------------------------------------------------------------------
+
+
+def _why(api: Api, path: str) -> list[str]:
+    return [
+        f"{line['step']}: {line['text']}" if line["step"] else line["text"]
+        for line in api.anna.get(f"{V1}{path}/why").json()["lines"]
+    ]
+
+
+def test_why_names_the_nodes_that_do_not_fit(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine, "blade-1")
+    _enrol(engine, "blade-2")
+    job_id = api.submit(api.anna, settings={"pool": "night"})
+    line = api.anna.get(f"{V1}/jobs/{job_id}/why").json()["lines"][0]
+    assert (line["step"], line["count"], line["node_ids"]) == ("Render", 2, ["blade-1", "blade-2"])
+    assert "night" in line["text"]
+    assert line["is_momentary"] is False
+
+
+def test_why_tells_pauses_other_jobs_other_steps_and_ends(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine)
+    first = api.submit(api.anna, name="first")
+    second = api.submit(api.anna, settings={"depends_on": [first]})
+    assert _why(api, f"/jobs/{second}") == [f"waits for job {first} (first), which is active"]
+    view = api.anna.get(f"{V1}/jobs/{second}").json()
+    assert (view["job"]["state"], view["waiting"]) == (
+        "waiting",
+        f"waits for job {first} (first), which is active",
+    )
+    api.anna.post(f"{V1}/jobs/{first}/cancel")
+    assert "which is cancelled: retry it, or cancel this one" in _why(api, f"/jobs/{second}")[0]
+    assert _why(api, f"/jobs/{first}") == ["the job is cancelled"]
+    third = api.submit(api.anna, settings={"is_paused": True})
+    assert _why(api, f"/jobs/{third}") == ["paused"]
+    fourth = api.submit(api.anna, template=template("1-2", steps=("Simulate", "Render")))
+    assert _why(api, f"/jobs/{fourth}")[-1] == "Render: waits for step Simulate (0 of 2 done)"
+    _start(engine, fourth, 2)
+    assert _why(api, f"/jobs/{fourth}") == ["Render: waits for step Simulate (0 of 2 done)"]
+
+
+def test_why_of_a_task_tells_where_it_runs_or_when_it_is_tried_again(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine)
+    job_id = api.submit(api.anna)
+    attempts = _start(engine, job_id, 2)
+    tasks = [task["id"] for task in api.anna.get(f"{V1}/jobs/{job_id}/tasks").json()["items"]]
+    assert _why(api, f"/tasks/{tasks[0]}") == ["Render: running on blade"]
+    _end(engine, attempts[:1], Outcome.LICENCE)
+    assert _why(api, f"/tasks/{tasks[0]}")[0].startswith("Render: tries again in ")
+    _end(engine, attempts[1:], Outcome.JOB_ERROR)
+    assert "starts with the next match" in _why(api, f"/tasks/{tasks[1]}")[0]  # there is no other node
+    _enrol(engine, "blade-2")
+    assert "failed on blade: other nodes may try first, for a minute" in _why(api, f"/tasks/{tasks[1]}")[0]
+    api.anna.post(f"{V1}/jobs/{job_id}/cancel", json={"task_ids": tasks[2:3]})
+    assert _why(api, f"/tasks/{tasks[2]}") == ["Render: the task is cancelled: cancelled by anna"]
+
+
+def test_why_says_when_all_ready_tasks_wait_for_a_delay(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine)
+    job_id = api.submit(api.anna, template=template("1"))
+    _end(engine, _start(engine, job_id, 1), Outcome.LICENCE)
+    assert api.anna.get(f"{V1}/jobs/{job_id}").json()["waiting"].startswith("tries again in ")
+
+
+# --- tokens and the audit -----------------------------------------------------------------------------
+
+
+def test_a_token_is_made_used_listed_and_revoked(api: Api) -> None:
+    made = api.admin.post(f"{V1}/tokens", json={"name": "cleo-laptop", "user": "cleo"})
+    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+    token = made.json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    assert api.nobody.get(f"{V1}/farm", headers=headers).json()["user"] == "cleo"
+    listed = api.admin.get(f"{V1}/tokens")
+    assert {"name": "cleo-laptop", "user": "cleo", "role": "user"} in listed.json()["items"]
+    assert token not in listed.text
+    assert api.admin.post(f"{V1}/tokens", json={"name": "cleo-laptop", "user": "x"}).status_code == 400
+    assert api.admin.post(f"{V1}/tokens", json={"name": "y", "user": "x", "role": "root"}).status_code == 400
+    assert api.admin.delete(f"{V1}/tokens/cleo-laptop").status_code == 204
+    assert api.nobody.get(f"{V1}/farm", headers=headers).status_code == 401
+    assert api.admin.delete(f"{V1}/tokens/cleo-laptop").status_code == 404
+
+
+def test_the_last_admin_token_cannot_be_revoked(api: Api) -> None:
+    assert api.admin.delete(f"{V1}/tokens/admin-laptop").status_code == 409
+    assert api.admin.get(f"{V1}/farm").status_code == 200
+
+
+def test_every_change_is_written_down_and_refused_ones_too(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine)
+    job_id = api.submit(api.anna)
+    api.anna.patch(f"{V1}/jobs/{job_id}", json={"priority": 80})
+    api.bert.patch(f"{V1}/jobs/{job_id}", json={"priority": 1})
+    api.anna.post(f"{V1}/jobs/{job_id}/cancel", json={"frames": "1-2"})
+    api.anna.post(f"{V1}/jobs", json={"name": "x"})
+    api.admin.post(f"{V1}/nodes/blade/drain")
+    api.admin.post(f"{V1}/tokens", json={"name": "t", "user": "t"})
+    entries = api.admin.get(f"{V1}/audit").json()["items"]
+    assert [(e["actor"], e["method"], e["target"], e["status"]) for e in entries] == [
+        ("anna", "POST", f"job {job_id}", 201),
+        ("anna", "PATCH", f"job {job_id}", 200),
+        ("bert", "PATCH", "", 403),
+        ("anna", "POST", f"job {job_id}", 200),
+        ("anna", "POST", "", 422),
+        ("admin", "POST", "node blade", 200),
+        ("admin", "POST", "token t", 201),
+    ]
+    assert (entries[1]["before"], entries[1]["after"]) == ({"priority": 50}, {"priority": 80})
+    assert entries[2]["path"] == f"{V1}/jobs/{job_id}"
+    assert entries[0]["token"] == "anna-laptop"
+    assert entries[0]["ip"] == "127.0.0.1"
+    assert "rl_" not in str(entries)
