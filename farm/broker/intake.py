@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,8 +35,8 @@ class Intake:
     def is_connected(self) -> bool:
         return self._connection is not None
 
-    def drain(self, timeout_s: float, most: int) -> list[bytes]:
-        """Wait up to `timeout_s` for a message, then take what is there (at most `most`).
+    def drain(self, timeout_s: float, most: int, *, linger_s: float = 0.0) -> list[bytes]:
+        """Wait up to `timeout_s` for a message, then take what comes within `linger_s` (at most `most`).
 
         Raises Unavailable; everything not acknowledged will come again.
         """
@@ -44,9 +45,10 @@ class Intake:
             with contextlib.suppress(TimeoutError):
                 if not self._inbox:
                     connection.drain_events(timeout=timeout_s)
+                end = time.monotonic() + linger_s
                 while len(self._inbox) < most:
                     # 0 would mean "for ever" to some transports.
-                    connection.drain_events(timeout=0.0005)
+                    connection.drain_events(timeout=max(end - time.monotonic(), 0.0005))
             if connection.transport.driver_type == "amqp":
                 connection.heartbeat_check()
         except BROKER_ERRORS as error:

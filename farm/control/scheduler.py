@@ -55,6 +55,8 @@ from farm.wire.messages import (
 _LOG = logging.getLogger(__name__)
 
 _WATCH_EVERY_S = 1.0
+_LINGER_S = 0.008
+"""Reports come in crowds: a round for each of them would cost more than this wait."""
 _SCRIPTS_KEPT = 1_000
 SCORES: dict[str, match.Score] = {"fitness": match.fitness, "fifo": match.fifo}
 
@@ -108,6 +110,8 @@ class Scheduler:
         self._settled_since = 0.0
         """Since when (monotonic) nodes could be heard without a break; silence before that proves nothing."""
         self._scripts: OrderedDict[StepId, StepScript] = OrderedDict()
+        self._sent: set[int] = set()
+        """Confirmed by the broker, and still in the outbox."""
         self._may_wait = False
 
     def run(self, stop: threading.Event) -> None:
@@ -171,7 +175,7 @@ class Scheduler:
         """Everything once. Raises NotLeader, Unavailable."""
         wait_s = self._settings.idle_tick_s if self._may_wait else 0.001
         was_connected = self._intake.is_connected
-        heard = sort_messages(self._intake.drain(wait_s, self._settings.batch))
+        heard = sort_messages(self._intake.drain(wait_s, self._settings.batch, linger_s=_LINGER_S))
         if not was_connected:
             self._settled_since = time.monotonic()
         for body in heard.unreadable:
@@ -182,6 +186,9 @@ class Scheduler:
         is_due = time.monotonic() - self._watched_at >= _WATCH_EVERY_S
         if is_due:
             self._watched_at = time.monotonic()
+            if self._sent:
+                with self._leading() as db:
+                    self._take_out_sent(db)
             self._watch()
             self._publisher.heartbeat()
         assigned = self._dispatch() if has_work or is_due or not self._may_wait else 0
@@ -199,6 +206,7 @@ class Scheduler:
             return []
         answers: list[tuple[NodeId, object]] = []
         with self._leading() as db:
+            self._take_out_sent(db)
             self._settle_reports(db, heard.reports, answers)
             for beat in heard.heartbeats.values():
                 self._settle_heartbeat(db, beat, answers)
@@ -281,10 +289,12 @@ class Scheduler:
             views = nodes.views(db, dispatching.uses(db))
         score = SCORES[self._settings.policy]
         plan = match.plan(groups, views, score=score, limit=self._settings.batch)
+        plan += match.queue_ahead(groups, views, plan, limit=self._settings.batch)
         if not plan:
             return 0
         assigned = 0
         with self._leading() as db:
+            self._take_out_sent(db)
             moves.lock_jobs(db, {a.job_id for a in plan})
             for assignment in plan:
                 claimed = dispatching.claim(db, assignment.step_id, assignment.node_id, assignment.count)
@@ -307,7 +317,7 @@ class Scheduler:
     def _send(self, answers: Sequence[tuple[NodeId, object]]) -> int:
         """Send answers and everything in the outbox; what the broker confirmed is taken out of it."""
         with reading(self._engine) as db:
-            owed = outbox.read(db, limit=self._settings.batch)
+            owed = [m for m in outbox.read(db, limit=self._settings.batch) if m.id not in self._sent]
             launches = {
                 message.id: self._launches(db, message.payload["attempt_ids"])
                 for message in owed
@@ -335,10 +345,13 @@ class Scheduler:
             # The node's queue is gone: its heartbeats will bring the launch about again, or its lease ends.
             _LOG.warning("no queue for %s", ", ".join(sorted(self._publisher.unroutable)))
             self._publisher.unroutable.clear()
-        if owed:
-            with self._leading() as db:
-                outbox.sent(db, [message.id for message in owed])
+        self._sent.update(message.id for message in owed)
         return len(owed)
+
+    def _take_out_sent(self, db: sa.Connection) -> None:
+        """What was sent leaves the outbox with the next transaction; a crash before that sends it twice."""
+        outbox.sent(db, self._sent)
+        self._sent.clear()
 
     def _launches(self, db: sa.Connection, attempt_ids: Sequence[AttemptId]) -> list[Launch]:
         """Launch messages for those attempts that still wait to be started, one for each step."""

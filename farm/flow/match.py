@@ -87,6 +87,8 @@ class Group:
     """Live attempts of the whole job."""
     priority: int = 50
     submitted_at: float = 0.0
+    mean_runtime_s: float | None = None
+    """Of its tasks that are done; None: not known yet."""
     avoid: frozenset[NodeId] = frozenset()
     """Nodes where this group's tasks have failed for the node's own reasons."""
     holds: tuple[str, ...] = ()
@@ -517,6 +519,75 @@ def _fill(group: Group, places: Sequence[_Place], wanted: int) -> tuple[dict[tup
         if place.free_devices(demand):
             heapq.heappush(heap, (place.key(), at))
     return taken, False
+
+
+# --- queueing ahead -----------------------------------------------------------------------------------------
+
+SHORT_S: Final = 0.25
+"""Tasks shorter than this end sooner than a report and the next launch have made their way."""
+AHEAD: Final = 4
+"""How many short tasks may wait on a device for each of its slots."""
+
+
+def queue_ahead(
+    groups: Sequence[Group], nodes: Sequence[NodeView], plans: Sequence[Assignment], *, limit: int
+) -> tuple[Assignment, ...]:
+    """Short tasks for devices that are busy (or will be by `plans`): no slot need wait for a message.
+
+    Only tasks that ask for no more than a slot, and only while no group that comes first is left waiting:
+    a queued task holds nothing up for longer than AHEAD x SHORT_S.
+    """
+    given: dict[StepId, int] = defaultdict(int)
+    held: dict[tuple[NodeId, str], int] = defaultdict(int)
+    for assignment in plans:
+        given[assignment.step_id] += assignment.count
+        for device_id in assignment.device_id.split(","):
+            held[assignment.node_id, device_id] += assignment.count
+    for node in nodes:
+        for use in node.uses:
+            for device_id in use.device_id.split(","):
+                held[node.id, device_id] += 1
+    ahead: list[Assignment] = []
+    left = limit - sum(assignment.count for assignment in plans)
+    for group in sorted(groups, key=lambda g: (-g.priority, g.submitted_at, g.step_id)):
+        waiting = group.ready - given[group.step_id]
+        if waiting <= 0:
+            continue
+        if left <= 0 or not _is_short(group):
+            break
+        for node in nodes:
+            for device in _queueing_devices(group, node):
+                room = device.slots * (1 + AHEAD) - held[node.id, device.id]
+                count = min(room, waiting, left)
+                if count <= 0:
+                    continue
+                held[node.id, device.id] += count
+                waiting -= count
+                left -= count
+                ahead.append(
+                    Assignment(
+                        step_id=group.step_id,
+                        job_id=group.job_id,
+                        node_id=node.id,
+                        device_id=device.id,
+                        count=count,
+                    )
+                )
+    return tuple(ahead)
+
+
+def _is_short(group: Group) -> bool:
+    demand = group.demand
+    asks_for_a_slot_only = demand.cpus == 0 and demand.memory_mib == 0 and demand.gpus == 0
+    is_short = group.mean_runtime_s is not None and group.mean_runtime_s < SHORT_S
+    return is_short and asks_for_a_slot_only and group.max_running is None
+
+
+def _queueing_devices(group: Group, node: NodeView) -> Sequence[Device]:
+    if not node.accepts_work or node.id in group.avoid:
+        return ()
+    found = {refusal.kind for refusal in refusals(group.demand, node)}
+    return eligible_devices(group.demand, node) if found <= {RefusalKind.SLOTS_BUSY} else ()
 
 
 # --- why ----------------------------------------------------------------------------------------------------

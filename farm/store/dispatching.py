@@ -35,11 +35,13 @@ _AVOID_S = 60.0
 
 def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
     """The steps with ready tasks of active jobs, as matching sees them (with `job_id`: of that job only)."""
+    waiting = _STEP.alias("waiting")
     running = (
         sa.select(
             _STEP.c.job_id,
             sa.func.sum(_STEP.c.n_assigned + _STEP.c.n_running + _STEP.c.n_cancelling).label("job_running"),
         )
+        .where(_STEP.c.job_id.in_(sa.select(waiting.c.job_id).where(waiting.c.n_ready > 0)))
         .group_by(_STEP.c.job_id)
         .subquery()
     )

@@ -1,0 +1,56 @@
+"""Short tasks may wait on a busy node, and nothing else may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from farm.flow.match import AHEAD, SHORT_S, Assignment, Group, queue_ahead
+from farm.model.ids import JobId, NodeId, StepId
+from farm.model.machines import Capabilities, Demand, Device, DeviceKind, NodeView, Use
+
+CPU = Device(id="cpu", kind=DeviceKind.CPU, model="x", slots=2)
+BUSY = NodeView(
+    id=NodeId("n1"),
+    capabilities=Capabilities(cpus=2, memory_mib=1000, devices=(CPU,)),
+    uses=(Use(device_id="cpu"), Use(device_id="cpu")),
+)
+SHORT = Group(step_id=StepId(1), job_id=JobId(1), ready=100, mean_runtime_s=SHORT_S / 5)
+
+
+def count(assignments: tuple[Assignment, ...]) -> int:
+    return sum(assignment.count for assignment in assignments)
+
+
+def test_short_tasks_queue_on_a_busy_device_up_to_the_limit() -> None:
+    assert count(queue_ahead([SHORT], [BUSY], (), limit=500)) == 2 * AHEAD
+    queued = replace(BUSY, uses=(Use(device_id="cpu"),) * (2 + 2 * AHEAD))
+    assert queue_ahead([SHORT], [queued], (), limit=500) == ()
+
+
+def test_what_was_planned_in_the_same_round_counts() -> None:
+    planned = Assignment(
+        step_id=StepId(1), job_id=JobId(1), node_id=NodeId("n1"), device_id="cpu", count=99
+    )
+    assert queue_ahead([SHORT], [BUSY], (planned,), limit=500) == ()
+
+
+def test_long_unknown_and_demanding_tasks_do_not_queue() -> None:
+    for group in (
+        replace(SHORT, mean_runtime_s=SHORT_S * 2),
+        replace(SHORT, mean_runtime_s=None),
+        replace(SHORT, demand=Demand(cpus=1)),
+        replace(SHORT, demand=Demand(memory_mib=10)),
+        replace(SHORT, max_running=5),
+    ):
+        assert queue_ahead([group], [BUSY], (), limit=500) == ()
+
+
+def test_nothing_queues_past_a_group_that_comes_first_and_waits() -> None:
+    urgent = replace(SHORT, step_id=StepId(2), priority=90, mean_runtime_s=600.0)
+    assert queue_ahead([SHORT, urgent], [BUSY], (), limit=500) == ()
+
+
+def test_a_node_that_refuses_gets_no_queue() -> None:
+    draining = replace(BUSY, accepts_work=False, refusal="draining")
+    assert queue_ahead([SHORT], [draining], (), limit=500) == ()
+    assert queue_ahead([replace(SHORT, demand=Demand(software=("maya",)))], [BUSY], (), limit=500) == ()
