@@ -38,7 +38,7 @@ class Serving:
     def __init__(self, app: FastAPI, server: uvicorn.Server, listener: socket.socket, url: str) -> None:
         self.url = url
         """Where a client on this machine reaches it."""
-        self._app = app
+        self.app = app
         self._server = server
         self._listener = listener
         self._thread = threading.Thread(
@@ -61,7 +61,7 @@ class Serving:
 
     def stop(self, *, timeout_s: float = 10.0) -> None:
         """End streams, let running requests finish for a moment, close. Returns when it is over."""
-        self._app.state.stopping.set()
+        self.app.state.stopping.set()
         self._server.should_exit = True
         self._thread.join(timeout=timeout_s)
         self._listener.close()
