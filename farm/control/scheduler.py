@@ -105,6 +105,7 @@ class Scheduler:
         self._intake = Intake(settings.broker_url, farm_queues(), prefetch=settings.batch * 2)
         self._publisher = Publisher(settings.broker_url)
         self._lead: Lead | None = None
+        self._stands_by = False
         self._renewed_at = 0.0
         self._watched_at = 0.0
         self._settled_since = 0.0
@@ -145,7 +146,11 @@ class Scheduler:
         lead = acquire(self._engine, holder=self._holder, ttl_s=self._settings.leader_ttl_s)
         if lead is None:
             self._step_down()
+            if not self._stands_by:
+                _LOG.info("standing by: another scheduler leads")
+            self._stands_by = True
             return False
+        self._stands_by = False
         if self._lead != lead:
             _LOG.info("leading: %s, epoch %d", lead.holder, lead.epoch)
             self._settled_since = now
