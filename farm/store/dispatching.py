@@ -16,6 +16,7 @@ from farm.model.machines import Demand, Use
 from farm.model.states import AttemptState, JobState, Outcome, TaskState, check_attempt_move
 from farm.model.work import Isolation, Profile
 from farm.store import events, jobs, moves, outbox, rows
+from farm.store.bulk import insert_many, update_many
 from farm.store.engine import db_now
 from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
 from farm.wire.messages import Finished, Progress, Stop
@@ -130,6 +131,7 @@ class Claimed:
 
     task_id: TaskId
     index: int
+    generation: int
 
 
 def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> list[Claimed]:
@@ -141,9 +143,18 @@ def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> li
         _TASK.c.not_before + _AVOID_S <= now,
         ~_others(node_id),
     )
+    is_active = sa.exists().where(
+        _STEP.c.id == step_id, _JOB.c.id == _STEP.c.job_id, _JOB.c.state == str(JobState.ACTIVE)
+    )
     wanted = (
         sa.select(_TASK.c.id)
-        .where(_TASK.c.step_id == step_id, _TASK.c.state == "ready", _TASK.c.not_before <= now, may)
+        .where(
+            _TASK.c.step_id == step_id,
+            _TASK.c.state == "ready",
+            _TASK.c.not_before <= now,
+            may,
+            is_active,  # it may have been paused since it was matched
+        )
         .order_by(_TASK.c.rank)
         .limit(count)
     )
@@ -151,10 +162,13 @@ def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> li
         sa.update(_TASK)
         .where(_TASK.c.id.in_(wanted), _TASK.c.state == "ready")
         .values(state="assigned", starts=_TASK.c.starts + 1)
-        .returning(_TASK.c.id, _TASK.c.idx, _TASK.c.rank)
+        .returning(_TASK.c.id, _TASK.c.idx, _TASK.c.rank, _TASK.c.generation)
     ).all()
     moves.count(db, {(step_id, TaskState.READY, TaskState.ASSIGNED): len(taken)})
-    return [Claimed(task_id=TaskId(row.id), index=row.idx) for row in sorted(taken, key=lambda r: r.rank)]
+    return [
+        Claimed(task_id=TaskId(row.id), index=row.idx, generation=row.generation)
+        for row in sorted(taken, key=lambda r: r.rank)
+    ]
 
 
 def _others(node_id: str) -> sa.Exists:
@@ -174,17 +188,16 @@ def lease(
 ) -> None:
     """Give the node a lease on an attempt at each claimed task, and owe it the launch message."""
     now = db.scalar(sa.select(db_now())) or 0.0
-    query = sa.select(_TASK.c.id, _TASK.c.generation).where(_TASK.c.id.in_([c.task_id for c, _ in claimed]))
-    generations: dict[int, int] = {row.id: row.generation for row in db.execute(query)}
-    db.execute(
-        sa.insert(_ATTEMPT),
+    insert_many(
+        db,
+        _ATTEMPT,
         [
             {
                 "id": attempt_id,
                 "task_id": task.task_id,
                 "job_id": job_id,
                 "step_id": step_id,
-                "generation": generations[task.task_id],
+                "generation": task.generation,
                 "node_id": node_id,
                 "device_id": device_id,
                 "state": "assigned",
@@ -198,12 +211,7 @@ def lease(
             for task, attempt_id in claimed
         ],
     )
-    db.execute(
-        sa.update(_TASK)
-        .where(_TASK.c.id == sa.bindparam("b_id"))
-        .values(attempt_id=sa.bindparam("b_attempt")),
-        [{"b_id": task.task_id, "b_attempt": attempt_id} for task, attempt_id in claimed],
-    )
+    update_many(db, _TASK, [{"id": task.task_id, "attempt_id": attempt_id} for task, attempt_id in claimed])
     outbox.owe_launch(db, node_id, [attempt_id for _, attempt_id in claimed])
 
 
@@ -388,14 +396,7 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
                     "node_id": row["node_id"],
                 }
             )
-    if attempt_changes:
-        columns = [c for c in attempt_changes[0] if c != "b_id"]
-        db.execute(
-            sa.update(_ATTEMPT)
-            .where(_ATTEMPT.c.id == sa.bindparam("b_id"))
-            .values(**{c.removeprefix("b_"): sa.bindparam(c) for c in columns}),
-            attempt_changes,
-        )
+    update_many(db, _ATTEMPT, attempt_changes)
     moves.move_each(db, task_changes)
     for step_id, (count, total_s) in sorted(runtimes.items()):
         db.execute(
@@ -417,20 +418,20 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
 def _ended(row: rows.Row, change: Settlement, report: Finished, now: float) -> dict[str, Any]:
     is_accepted = change.attempt is AttemptState.SUCCEEDED
     return {
-        "b_id": row["id"],
-        "b_state": str(change.attempt),
-        "b_started_at": row["started_at"] or max(0.0, now - report.runtime_s),
-        "b_finished_at": now,
-        "b_outcome": str(report.outcome),
-        "b_exit_code": report.exit_code,
-        "b_reason": report.reason or change.reason,
-        "b_progress": 1.0 if is_accepted else None,
-        "b_runtime_s": report.runtime_s,
-        "b_load_s": report.load_s,
-        "b_peak_memory_mib": report.peak_memory_mib,
-        "b_cpu_s": report.cpu_s,
-        "b_warnings": list(report.warnings),
-        "b_files": [rows.to_json(f) for f in report.files] if is_accepted else [],
+        "id": row["id"],
+        "state": str(change.attempt),
+        "started_at": row["started_at"] or max(0.0, now - report.runtime_s),
+        "finished_at": now,
+        "outcome": str(report.outcome),
+        "exit_code": report.exit_code,
+        "reason": report.reason or change.reason,
+        "progress": 1.0 if is_accepted else None,
+        "runtime_s": report.runtime_s,
+        "load_s": report.load_s,
+        "peak_memory_mib": report.peak_memory_mib,
+        "cpu_s": report.cpu_s,
+        "warnings": list(report.warnings),
+        "files": [rows.to_json(f) for f in report.files] if is_accepted else [],
     }
 
 

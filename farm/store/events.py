@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from farm.model.events import Event, EventKind
 from farm.model.ids import JobId
 from farm.store import rows
+from farm.store.bulk import insert_many
 from farm.store.engine import db_now
 from farm.store.tables import EventRow
 
@@ -46,7 +47,7 @@ def happened_many(db: sa.Connection, events: Sequence[dict[str, object]]) -> Non
     """Append rows with the keys of EventRow less `id` and `at`."""
     if events:
         now = db.scalar(sa.select(db_now()))
-        db.execute(sa.insert(_T), [{**event, "at": now} for event in events])
+        insert_many(db, _T, [{**event, "at": now} for event in events])
 
 
 def read(

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from farm.model.ids import JobId, StepId
 from farm.model.states import TaskState, check_task_move
+from farm.store.bulk import update_many
 from farm.store.engine import among, db_now
 from farm.store.tables import JobRow, StepRow, TaskRow
 
@@ -53,23 +54,17 @@ def move_each(db: sa.Connection, changes: Sequence[dict[str, Any]]) -> None:
         return
     columns = [key for key in changes[0] if key not in ("task_id", "step_id", "old", "new")]
     tally: Counter[tuple[StepId, TaskState, TaskState]] = Counter()
-    parameters = []
     for change in changes:
         if change["old"] != change["new"]:
             check_task_move(TaskState(change["old"]), TaskState(change["new"]))
             tally[change["step_id"], change["old"], change["new"]] += 1
-        parameters.append(
-            {
-                "b_id": change["task_id"],
-                "b_state": str(change["new"]),
-                **{f"b_{c}": change[c] for c in columns},
-            }
-        )
-    db.execute(
-        sa.update(_TASK)
-        .where(_TASK.c.id == sa.bindparam("b_id"))
-        .values(state=sa.bindparam("b_state"), **{c: sa.bindparam(f"b_{c}") for c in columns}),
-        parameters,
+    update_many(
+        db,
+        _TASK,
+        [
+            {"id": c["task_id"], "state": str(c["new"]), **{column: c[column] for column in columns}}
+            for c in changes
+        ],
     )
     count(db, tally)
 
