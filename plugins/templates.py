@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,19 @@ _EXPRESSION = re.compile(r"\{\{\s*([A-Za-z0-9_.]+)\s*\}\}")
 
 
 def load(path: Path, embedded: Mapping[str, Path]) -> dict[str, Any]:
-    """The template at `path`, with the text of each embedded file (by its name there) put in place."""
-    import yaml  # only a submission needs it, and it would slow down every start
+    """The template at `path`, with the text of each embedded file (by its name there) put in place.
 
-    with path.open(encoding="utf-8") as file:
-        template: dict[str, Any] = yaml.safe_load(file)
+    Inside Blender, which has no YAML, the same template lies beside as JSON (`make addon` converts it).
+    """
+    as_json = path.with_suffix(".json")
+    template: dict[str, Any]
+    if as_json.exists():
+        template = json.loads(as_json.read_text(encoding="utf-8"))
+    else:
+        import yaml  # only a submission needs it, and it would slow down every start
+
+        with path.open(encoding="utf-8") as file:
+            template = yaml.safe_load(file)
     for step in template["steps"]:
         for item in step["script"].get("embeddedFiles", ()):
             item["data"] = embedded[item["name"]].read_text(encoding="utf-8")

@@ -45,6 +45,8 @@ EXTENSIONS: Final = ("TASK_CHUNKING", "REDACTED_ENV_VARS", "FEATURE_BUNDLE_1", "
 """All that openjd-model 0.13 knows."""
 PROFILE_ATTRIBUTE: Final = "attr.farm.profile"
 """A host attribute that is none: it tells the step's profile, and no node is asked for it."""
+SOFTWARE_ATTRIBUTE: Final = "attr.farm.software"
+"""Renderers that a step needs, beyond those of the whole job: allOf [ffmpeg]."""
 
 _MAX_INT: Final = 2**63 - 1
 _MAX_LINES: Final = 20
@@ -629,6 +631,7 @@ def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None]:
     least: dict[str, Decimal] = {}
     any_of: list[tuple[str, tuple[str, ...]]] = []
     all_of: list[tuple[str, tuple[str, ...]]] = []
+    software = set(submission.software)
     tag: Tag | None = None
     required = step.hostRequirements
     for amount in (required.amounts or ()) if required else ():
@@ -639,6 +642,11 @@ def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None]:
         wanted_all = tuple(str(value).lower() for value in attribute.allOf or ())
         if name == PROFILE_ATTRIBUTE:
             tag = _tag(step.name, {*wanted_any, *wanted_all})
+            continue
+        if name == SOFTWARE_ATTRIBUTE:
+            if wanted_any:
+                raise UserError(f"step '{_shown(step.name)}': {SOFTWARE_ATTRIBUTE} takes allOf, not anyOf")
+            software.update(wanted_all)
             continue
         if wanted_any:
             any_of.append((name, tuple(sorted(set(wanted_any)))))
@@ -655,7 +663,7 @@ def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None]:
         any_of=tuple(sorted(any_of)),
         all_of=tuple(sorted(all_of)),
         amounts=tuple(sorted((name, float(value)) for name, value in least.items() if value > 0)),
-        software=tuple(sorted(set(submission.software))),
+        software=tuple(sorted(software)),
     )
     return demand, tag
 
