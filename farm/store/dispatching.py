@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,6 +29,8 @@ _NODE = NodeRow.__table__  # type: ignore[attr-defined]
 
 _LIVE = ("assigned", "running", "cancelling")
 _AVOID_S = 60.0
+_MAX_REASON = 1_000
+_MAX_WARNINGS = 100
 
 
 # --- what there is to do ------------------------------------------------------------------------------
@@ -342,7 +344,7 @@ def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) ->
 
     The caller holds `moves.lock_jobs` on `jobs_of`. Reports on attempts of another node change nothing (G7).
     """
-    by_id = {report.attempt_id: report for report in reports}
+    by_id = {report.attempt_id: _bearable(report) for report in reports}
     publishers = {r.published_by for r in reports if r.published_by and r.published_by != r.attempt_id}
     found = {
         row["id"]: row
@@ -359,6 +361,25 @@ def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) ->
         publisher = _attempt_facts(publisher_row) if publisher_row is not None else None
         settled.append((row, settle(_task_facts(row), _attempt_facts(row), report, publisher), report))
     return _write(db, settled)
+
+
+def _bearable(report: Finished) -> Finished:
+    """The report less what no column holds: a node may be wrong, and must not stop the farm by it."""
+    return replace(
+        report,
+        reason=report.reason[:_MAX_REASON],
+        warnings=tuple(warning[:_MAX_REASON] for warning in report.warnings[:_MAX_WARNINGS]),
+        exit_code=_in_32_bits(report.exit_code),
+        peak_memory_mib=_in_32_bits(report.peak_memory_mib),
+        runtime_s=rows.figure(report.runtime_s) or 0.0,
+        load_s=rows.figure(report.load_s),
+        cpu_s=rows.figure(report.cpu_s),
+    )
+
+
+def _in_32_bits(value: int | None) -> int | None:
+    """Windows tells exit codes without a sign: 0xC0000005 is -1073741819."""
+    return None if value is None else (value + 2**31) % 2**32 - 2**31
 
 
 def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Finished]]) -> set[JobId]:
@@ -426,7 +447,7 @@ def _ended(row: rows.Row, change: Settlement, report: Finished, now: float) -> d
         "exit_code": report.exit_code,
         "reason": report.reason or change.reason,
         "progress": 1.0 if is_accepted else None,
-        "runtime_s": report.runtime_s,
+        "runtime_s": report.runtime_s or None,
         "load_s": report.load_s,
         "peak_memory_mib": report.peak_memory_mib,
         "cpu_s": report.cpu_s,
@@ -469,7 +490,7 @@ def _moved(row: rows.Row, change: Settlement, report: Finished, now: float) -> d
         "not_before": now + change.delay_s if change.delay_s or change.avoid else row["not_before"],
         "avoid_node": row["node_id"] if change.avoid else row["avoid_node"],
         "reason": "" if is_done else change.reason or row["task_reason"],
-        "runtime_s": report.runtime_s if is_done else row["task_runtime_s"],
+        "runtime_s": (report.runtime_s or None) if is_done else row["task_runtime_s"],
     }
 
 
@@ -572,5 +593,12 @@ def progressed(db: sa.Connection, node_id: NodeId, items: Sequence[Progress]) ->
             _ATTEMPT.c.state == "running",
         )
         .values(progress=sa.bindparam("b_progress"), message=sa.bindparam("b_message")),
-        [{"b_id": i.attempt_id, "b_progress": i.fraction, "b_message": i.message[:500]} for i in items],
+        [
+            {
+                "b_id": item.attempt_id,
+                "b_progress": rows.figure(item.fraction),
+                "b_message": item.message[:_MAX_REASON],
+            }
+            for item in items
+        ],
     )

@@ -15,6 +15,7 @@ from farm.model.states import NodeState
 from farm.store import events, rows
 from farm.store.engine import db_now
 from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
+from farm.text import clean
 from farm.wire.messages import WIRE_VERSION, Heartbeat
 
 _T = NodeRow.__table__  # type: ignore[attr-defined]
@@ -22,6 +23,8 @@ _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _JOB = JobRow.__table__  # type: ignore[attr-defined]
 _STEP = StepRow.__table__  # type: ignore[attr-defined]
+
+_MAX_WORD = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,9 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
 
     rival_s: another agent of the same name that was heard within this time keeps the name.
     """
+    unusable = _unusable(beat)
+    if unusable:
+        return Hearing(refused=unusable)
     now = db.scalar(sa.select(db_now())) or 0.0
     row = db.execute(sa.select(_T).where(_T.c.id == beat.node_id)).mappings().first()
     if beat.wire > WIRE_VERSION:
@@ -75,6 +81,24 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
         text = "restarted" if is_new_session else "back"
         events.happened(db, EventKind.NODE_ONLINE, text, node_id=beat.node_id)
     return Hearing()
+
+
+def _unusable(beat: Heartbeat) -> str:
+    """What in the heartbeat the farm cannot keep; a node may be wrong, and must not stop the farm by it."""
+    for word in (beat.node_id, beat.session, beat.boot_id, beat.agent_version):
+        if len(word) > _MAX_WORD or clean(word, one_line=True) != word:
+            return f"{clean(word, limit=40, one_line=True)!r} in its heartbeat is no printable name"
+    figures: list[float | None] = [load.utilisation for load in beat.loads]
+    figures += [load.memory_occupancy for load in beat.loads]
+    if beat.capabilities is not None:
+        figures += beat.capabilities.amounts.values()
+        for device in beat.capabilities.devices:
+            figures += [device.fp32_tflops, device.memory_bandwidth_gbps]
+    if any(figure is not None and rows.figure(figure) is None for figure in figures):
+        return "a figure in its heartbeat is negative or no number"
+    if beat.disk_free_mib is not None and not 0 <= beat.disk_free_mib < 2**31:
+        return f"its free disk, {beat.disk_free_mib} MiB, cannot be"
+    return ""
 
 
 def _insert(db: sa.Connection, beat: Heartbeat, now: float) -> None:

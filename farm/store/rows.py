@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -33,6 +34,11 @@ def to_json(value: Any) -> Any:
 def from_json(kind: Any, value: Any) -> Any:
     """A JSON column's content as a noun of `kind`."""
     return _adapter(kind).validate_python(value)
+
+
+def figure(value: float | None) -> float | None:
+    """A node's figure, or None when it is none: NaN, infinite or negative would spoil every sum it is in."""
+    return value if value is not None and math.isfinite(value) and value >= 0 else None
 
 
 def counts(row: Row) -> Counts:

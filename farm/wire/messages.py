@@ -279,8 +279,12 @@ def dump(message: Any) -> bytes:
 
 
 def load(kind: Any, data: bytes | str) -> Any:
-    """Read a message of type (or union) `kind`; raises UnknownMessage."""
+    """Read a message of type (or union) `kind`; raises UnknownMessage.
+
+    NUL characters, which PostgreSQL cannot hold in text, are read as U+FFFD.
+    """
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     try:
-        return _adapter(kind).validate_json(data)
+        return _adapter(kind).validate_json(raw.replace(rb"\u0000", rb"\ufffd"))
     except ValidationError as error:
         raise UnknownMessage(f"unreadable message: {error.errors(include_url=False)[:2]}") from error
