@@ -26,6 +26,8 @@ PATIENCE_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 2.0
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=3.0)
+_PROXY: Final = (502, 504)
+"""A proxy's word that it got no answer: the request may have been done."""
 _STREAM_SILENCE_S: Final = 45.0
 """The server sends a comment every 15 s; three missed mean that the connection is dead."""
 
@@ -69,12 +71,20 @@ class Client:
         """
         return self.request("GET", path, query=query)
 
-    def post(self, path: str, body: object = None, *, key: str | None = None, **query: Any) -> Any:
-        """`body` is a frozen dataclass or JSON. With an idempotency `key` a lost answer is asked for again.
+    def post(self, path: str, body: object = None, **query: Any) -> Any:
+        """`body` is a frozen dataclass or JSON.
 
         Raises NotFound, Forbidden, UserError, Rejected, Unavailable.
         """
-        return self.request("POST", path, query=query, body={} if body is None else body, key=key)
+        return self.request("POST", path, query=query, body={} if body is None else body)
+
+    def create(self, path: str, body: object, *, key: str) -> tuple[Any, bool]:
+        """POST with an idempotency key, so that a lost answer can be asked for again.
+
+        The answer, and whether it is new: False when the key was used before. Raises as `post` does.
+        """
+        response = self._send("POST", path, query={}, body=body, key=key)
+        return self._answer(response), response.status_code == 201
 
     def items(
         self, path: str, *, cursor: str = "after", limit: int | None = None, **query: Any
@@ -114,9 +124,14 @@ class Client:
         *,
         query: Mapping[str, Any] | None = None,
         body: object = None,
-        key: str | None = None,
     ) -> Any:
-        """One request, repeated while the farm says 503 and, when that is safe, when an answer is lost."""
+        """One request with JSON both ways. Raises as `post` does."""
+        return self._answer(self._send(method, path, query=query or {}, body=body, key=None))
+
+    def _send(
+        self, method: str, path: str, *, query: Mapping[str, Any], body: object, key: str | None
+    ) -> httpx.Response:
+        """Repeated while the farm says 503 (nothing was done), and after a lost answer where that is safe."""
         headers = {"Idempotency-Key": key} if key is not None else {}
         content = None
         if body is not None:
@@ -129,7 +144,7 @@ class Client:
         while True:
             try:
                 response = self._http.request(
-                    method, path, params=_query(query or {}), content=content, headers=headers
+                    method, path, params=_query(query), content=content, headers=headers
                 )
             except UnicodeEncodeError as error:
                 raise UserError("what was typed holds a byte that is no text in UTF-8") from error
@@ -139,8 +154,9 @@ class Client:
                 if not is_repeatable or time.monotonic() + pause_s > deadline:
                     raise Unavailable(self._unreachable(error)) from error
             else:
-                if response.status_code != 503 or time.monotonic() + pause_s > deadline:
-                    return self._answer(response)
+                is_passing = response.status_code == 503 or (is_repeatable and response.status_code in _PROXY)
+                if not is_passing or time.monotonic() + pause_s > deadline:
+                    return response
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 

@@ -87,7 +87,7 @@ def run_demo(
 
 def _render(client: Client, wish: Wish) -> tuple[JobView, list[Path]]:
     made = make(wish, cwd=Path.cwd(), login="demo")
-    answer = client.post("/jobs", made.submission, key="demo")
+    answer, _ = client.create("/jobs", made.submission, key="demo")
     view = read(JobView, answer)
     show.note(f"submitted job {view.job.id}: {view.counts.total} frames")
     return follow(client, [view.job.id])[0], list(expected_files(made.submission))

@@ -84,16 +84,15 @@ def examine(settings: Settings, *, containment: Callable[[], str]) -> Iterator[F
 
 
 def _print(finding: Finding) -> None:
-    from rich.text import Text
+    from rich.table import Table
 
-    text = Text.assemble(
-        show.state(finding.level),
-        Text(" " * (8 - len(finding.level))),
-        show.words(f"{finding.check}: {finding.text}"),
-    )
-    show.put(text)
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=max(map(len, Level)))
+    grid.add_column(overflow="fold")
+    grid.add_row(show.state(finding.level), show.words(f"{finding.check}: {finding.text}"))
     if finding.advice:
-        show.put(show.words(f"        -> {finding.advice}"))
+        grid.add_row("", show.words(f"-> {finding.advice}"))
+    show.put(grid)
 
 
 # --- this machine -------------------------------------------------------------------------------------

@@ -265,12 +265,11 @@ def why(client: Client, text: str, *, is_json: bool) -> None:
         print("nothing waits" if view.counts.ready + view.counts.waiting == 0 else "nothing is in the way")
     for line in lines:
         where = f"step {line.step}: " if line.step and len(view.job.steps) > 1 else ""
-        count = f"{plural(line.count, 'node')}: " if line.count else ""
         names = ""
-        if line.node_ids:
+        if len(line.node_ids) > 1:  # the text itself names a single one
             few = ", ".join(line.node_ids[:4])
             names = f" ({few}{', ...' if len(line.node_ids) > 4 else ''})"
-        show.put(words(f"{where}{count}{line.text}{names}"))
+        show.put(words(f"{where}{line.text}{names}"))
 
 
 def wait(client: Client, texts: Sequence[str], *, is_quiet: bool, is_json: bool) -> int:
@@ -343,7 +342,7 @@ def logs(
     view, _ = find_job(client, text)
     attempt = _attempt(client, view, frame=frame, task_id=task_id, attempt_id=attempt_id)
     task = read(Task, client.get(f"/tasks/{attempt.task_id}"))
-    show.note(f"attempt {attempt.id} at {_label(task)} on {attempt.node_id}: {attempt.state}")
+    show.note(f"{_label(task)} on {attempt.node_id}: {attempt.state} (attempt {attempt.id})")
     pieces = _log(client, attempt.id, is_following=is_following, is_whole=tail is not None)
     if tail is None:
         for piece in pieces:
@@ -605,6 +604,7 @@ def _event(event: Event, item: Any, *, is_json: bool) -> None:
         return
     who = f" by {event.actor}" if event.actor else ""
     where = f" job {event.job_id}" if event.job_id is not None and "job" not in event.text else ""
+    where += f" task {event.task_id}" if event.task_id is not None else ""
     at = time.strftime("%d %b %H:%M:%S", time.localtime(event.at))
     show.line(
         f"{at} {event.kind}{where}: {event.text}{who}" if event.text else f"{at} {event.kind}{where}{who}"

@@ -165,7 +165,7 @@ def _told(view: JobView) -> str:
     if counts.live:
         told += f", {counts.live:,} running"
     if view.job.state in ENDED_JOBS:
-        return f"{told}, {view.job.state}"
+        return f"{told}; {view.job.state}"
     if view.job.state is JobState.PAUSED:
         return f"{told}, paused"
     if view.waiting and not counts.live:

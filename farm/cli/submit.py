@@ -24,6 +24,7 @@ from farm.text import plural
 
 SHOWN_FILES: Final = 3
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_S: Final = 365 * 86400.0
 _TIME: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)")
 _WHOLE: Final = re.compile(r"\{\{\s*(?:Raw)?Param\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _EXPRESSION: Final = re.compile(r"\{\{\s*([A-Za-z0-9_.]+)\s*\}\}")
@@ -161,7 +162,10 @@ def _seconds(text: str) -> float:
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise UserError(f"--timeout {shown(text, 40)}: give seconds, or minutes, hours, days: 90m, 2h, 1d")
-    return float(match.group(1)) * _UNITS[match.group(2)]
+    seconds = float(match.group(1)) * _UNITS[match.group(2)]
+    if not 0 < seconds <= _LONGEST_S:
+        raise UserError(f"--timeout {shown(text, 40)}: give more than 0 and at most 365 days")
+    return seconds
 
 
 def _job_number(text: str) -> int:

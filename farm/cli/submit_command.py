@@ -55,11 +55,16 @@ def run_submit(
     if is_pretend:
         _pretend(connect, made, is_json=is_json)
         return 0
-    if not made.submission.settings.replace_existing:
-        refuse_existing(existing_files(made.submission))
+    found = [] if made.submission.settings.replace_existing else existing_files(made.submission)
+    if key is None:
+        refuse_existing(found)
     client = connect()
-    answer = client.post("/jobs", made.submission, key=key or str(uuid.uuid4()))
+    answer, is_new = client.create("/jobs", made.submission, key=key or str(uuid.uuid4()))
     view = read(JobView, answer)
+    if is_new and found:
+        # With a key of the caller's own they may be the work of an earlier try; they are not.
+        client.post(f"/jobs/{view.job.id}/cancel")
+        refuse_existing(found)
     if is_quiet:
         print(view.job.id, flush=True)
     elif not (is_json and is_waiting):
