@@ -33,6 +33,7 @@ class FarmUnderTest:
     extra: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    commands: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def environment(self, name: str) -> dict[str, str]:
         """For the process `name`; its state directory is its own but for clients, who share the server's."""
@@ -75,7 +76,11 @@ class FarmUnderTest:
                 start_new_session=True,
             )
         self.processes[name] = process
+        self.commands[name] = command
         return process
+
+    def start_again(self, name: str) -> subprocess.Popen[bytes]:
+        return self.start(name, *self.commands[name])
 
     def start_all(self, *, agents: int = 1, schedulers: int = 1, slots: int = 1) -> None:
         subprocess.run(

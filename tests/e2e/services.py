@@ -15,6 +15,9 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+import sqlalchemy as sa
+
 from tests.conftest import missing
 from tests.waiting import wait_until
 
@@ -95,13 +98,37 @@ class PrivatePostgres:
         ready = [str(self._bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         return subprocess.run(ready, check=False).returncode == 0
 
+    def add_database(self) -> str:
+        """The URL of an empty database of its own."""
+        name = f"farm_{uuid.uuid4().hex[:12]}"
+        engine = sa.create_engine(
+            self.url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT"
+        )
+        with engine.connect() as db:
+            db.exec_driver_sql(f"CREATE DATABASE {name}")
+        engine.dispose()
+        return self.url.removesuffix("postgres") + name
+
     def kill(self) -> None:
         """As a power cut for the server: no shutdown, all backends at once."""
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+            # Each backend is a group of its own; one that lives on keeps the next server from starting.
+            server = psutil.Process(self.process.pid)
+            server.suspend()
+            backends = server.children(recursive=True)
+            for process in (server, *backends):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
             self.process.wait(10)
+            wait_until(lambda: not any(map(_is_alive, backends)), "the end of PostgreSQL's backends")
             self.process = None
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @dataclass
@@ -141,9 +168,24 @@ class PrivateRabbit:
             stderr=subprocess.DEVNULL,
         )
 
-    def start(self) -> None:
+    def add_vhost(self) -> str:
+        """The URL of a virtual host of its own."""
+        name = f"farm_{uuid.uuid4().hex[:12]}"
+        control = str(self._server.with_name("rabbitmqctl"))
+        for command in (("add_vhost", name), ("set_permissions", "-p", name, "guest", ".*", ".*", ".*")):
+            subprocess.run(
+                [control, "-q", *command],
+                env=self._environment(),
+                cwd="/",
+                check=True,
+                capture_output=True,
+                timeout=60,
+            )
+        return self.url.removesuffix("/") + name
+
+    def _environment(self) -> dict[str, str]:
         node = f"t{self.port}@localhost"
-        environment = {
+        return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder / "home"),
             "LANG": "C.UTF-8",
@@ -160,10 +202,16 @@ class PrivateRabbit:
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 1",
         }
+
+    def start(self) -> None:
         (self.folder / "log").mkdir(exist_ok=True)
         with (self.folder / "log" / "console.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(self._server)], env=environment, stdout=log, stderr=log, start_new_session=True
+                [str(self._server)],
+                env=self._environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         wait_until(self._answers, "RabbitMQ answers", timeout_s=60)
 

@@ -1,0 +1,242 @@
+"""`kill -9` of every part of the farm in the middle of a job, on RabbitMQ and PostgreSQL.
+
+One farm for all: each test puts right first what the one before has broken.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.farm_under_test import FarmUnderTest, processes_with
+from tests.e2e.marked_jobs import MarkedJob, renderer
+from tests.e2e.services import PrivatePostgres, PrivateRabbit
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.services, pytest.mark.e2e]
+
+AGENTS = 3
+FRAMES = 30
+HURRY = {
+    "FARM_HEARTBEAT_S": "0.5",
+    "FARM_FENCE_S": "1.5",
+    "FARM_KILL_GRACE_S": "0.2",
+    "FARM_LEASE_S": "3",
+    "FARM_RELAUNCH_S": "1.5",
+    "FARM_LEADER_TTL_S": "2",
+    "FARM_DRAIN_GRACE_S": "1",
+}
+ON_A_NODE = 12
+"""What a node may hold at once: one that runs and a few that are queued ahead."""
+
+
+@pytest.fixture(scope="module")
+def whole_farm(
+    tmp_path_factory: pytest.TempPathFactory, rabbit: PrivateRabbit, postgres: PrivatePostgres
+) -> Iterator[FarmUnderTest]:
+    farm = FarmUnderTest(
+        tmp_path_factory.mktemp("farm"), postgres.add_database(), rabbit.add_vhost(), extra=HURRY
+    )
+    try:
+        farm.start_all(agents=AGENTS)
+        yield farm
+    finally:
+        farm.stop_all()
+
+
+@pytest.fixture
+def farm(whole_farm: FarmUnderTest) -> FarmUnderTest:
+    for name, process in list(whole_farm.processes.items()):
+        if process.poll() is not None:
+            whole_farm.start_again(name)
+    wait_until(lambda: len(whole_farm.nodes_online()) == AGENTS, "agents online", timeout_s=60)
+    return whole_farm
+
+
+@pytest.fixture
+def new_job(farm: FarmUnderTest, tmp_path: Path) -> Callable[[], MarkedJob]:
+    return lambda: MarkedJob(farm, tmp_path / "frames", FRAMES)
+
+
+@pytest.fixture
+def job(new_job: Callable[[], MarkedJob]) -> MarkedJob:
+    """In the middle: some frames are done, some run."""
+    job = new_job().submit()
+    job.farm.wait_for_done(job.id, 3)
+    return job
+
+
+def node(farm: FarmUnderTest, name: str) -> str:
+    return f"{name}-{farm.port}"
+
+
+def session_hosts(farm: FarmUnderTest, name: str) -> list[psutil.Process]:
+    below = psutil.Process(farm.processes[name].pid).children(recursive=True)
+    hosts = []
+    for process in below:
+        try:
+            if process.name().startswith("python") and "workers.session_host" in process.cmdline():
+                hosts.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return hosts
+
+
+def test_without_any_fault_each_frame_is_started_once(job: MarkedJob) -> None:
+    job.check_done(most_starts=FRAMES)
+
+
+def test_a_killed_agent_that_comes_back(job: MarkedJob) -> None:
+    farm = job.farm
+    job.wait_until_running_on(node(farm, "agent0"))
+    farm.kill("agent0")
+    farm.start_again("agent0")
+    job.check_done(most_starts=FRAMES + ON_A_NODE)
+
+
+def test_a_killed_agent_that_never_comes_back(job: MarkedJob) -> None:
+    farm = job.farm
+    job.wait_until_running_on(node(farm, "agent0"))
+    hosts = session_hosts(farm, "agent0")
+    assert hosts
+    farm.kill("agent0")
+    job.check_done(most_starts=FRAMES + ON_A_NODE)
+    assert not [host for host in hosts if host.is_running() and host.status() != psutil.STATUS_ZOMBIE]
+    lost = [a for a in farm.attempts(job.id) if a["state"] == "lost"]
+    assert {a["node_id"] for a in lost} == {node(farm, "agent0")}
+    assert all("is silent" in a["reason"] for a in lost)
+
+
+def test_a_killed_scheduler_that_comes_back(job: MarkedJob) -> None:
+    job.farm.kill("scheduler0")
+    job.farm.start_again("scheduler0")
+    job.check_done(most_starts=FRAMES)
+
+
+def test_a_killed_scheduler_with_a_standby(new_job: Callable[[], MarkedJob]) -> None:
+    job = new_job()
+    farm = job.farm
+    leader = farm.get("/farm")["leader"]
+    farm.start("standby", "scheduler")
+    log = farm.folder / "standby.log"
+    wait_until(lambda: "standing by" in log.read_text(), "a standby")
+    job.submit()
+    farm.wait_for_done(job.id, 3)
+    farm.kill("scheduler0")
+    job.check_done(most_starts=FRAMES)
+    assert farm.get("/farm")["leader"] not in (leader, None)
+
+
+def test_a_killed_renderer(job: MarkedJob) -> None:
+    victim = wait_until(job.renderers, "a renderer")[0]
+    victim.kill()
+    farm = job.farm
+    assert farm.wait_for_job(job.id) == "done"
+    (failed,) = [a for a in farm.attempts(job.id) if a["state"] != "succeeded"]
+    assert (failed["state"], failed["exit_code"]) == ("failed", -signal.SIGKILL)
+    assert "was killed by SIGKILL" in failed["reason"]
+    (task,) = [t for t in job.tasks() if t["starts"] == 2]
+    assert task["failures"] == 1, "a renderer that dies is the job's failure"
+    job.check_nothing_left(FRAMES)
+
+
+def test_a_killed_session_host(job: MarkedJob) -> None:
+    farm = job.farm
+    job.wait_until_running_on(node(farm, "agent0"))
+    (host,) = session_hosts(farm, "agent0")
+    host.kill()
+    job.check_done(most_starts=FRAMES + 2)
+
+
+def test_a_killed_broker(job: MarkedJob, rabbit: PrivateRabbit) -> None:
+    rabbit.kill()
+    rabbit.start()
+    job.check_done(most_starts=FRAMES + AGENTS * ON_A_NODE)
+
+
+def test_a_killed_database(job: MarkedJob, postgres: PrivatePostgres) -> None:
+    postgres.kill()
+    assert job.farm.try_get(f"/jobs/{job.id}") is None
+    postgres.start()
+    job.check_done(most_starts=FRAMES)
+
+
+def test_a_killed_server(job: MarkedJob) -> None:
+    job.farm.kill("server")
+    job.farm.start_again("server")
+    job.check_done(most_starts=FRAMES)
+
+
+def test_a_cancelled_job_leaves_no_process_and_no_half_file(
+    new_job: Callable[[], MarkedJob], tmp_path: Path
+) -> None:
+    job = new_job().submit("seconds", "60", "hide", str(tmp_path / "{frame}.pid"))
+    farm = job.farm
+    pids = wait_until(
+        lambda: sorted(tmp_path.glob("*.pid")) if len(job.renderers()) >= 2 * AGENTS else [],
+        "hidden processes",
+    )
+    assert len(pids) == AGENTS
+    farm.farm("cancel", str(job.id))
+    assert farm.wait_for_job(job.id) == "cancelled"
+    job.check_nothing_left(0)
+    assert not processes_with(str(tmp_path))
+    states = {t["state"] for t in job.tasks()}
+    assert states == {"cancelled"}
+
+
+def submit_exclusive(farm: FarmUnderTest, file: Path) -> int:
+    """One task, which works once `go` is there; {output} is not used, so that nothing is staged."""
+    go = file.with_suffix(".go")
+    script = f'until [ -e "{go}" ]; do sleep 0.1; done; echo $FARM_ATTEMPT_ID >> "{file}"'
+    return farm.submit("--", "sh", "-c", script)
+
+
+def running_on(farm: FarmUnderTest, job_id: int) -> str:
+    """The name of the agent that runs the job's only task."""
+
+    def look() -> str:
+        running = farm.get(f"/jobs/{job_id}/attempts", state="running")["items"]
+        return running[0]["node_id"].split("-")[0] if running else ""
+
+    return str(wait_until(look, f"job {job_id} runs"))
+
+
+def test_an_exclusive_command_of_a_dead_node_is_held_until_a_person_decides(
+    farm: FarmUnderTest, tmp_path: Path
+) -> None:
+    file = tmp_path / "told"
+    job_id = submit_exclusive(farm, file)
+    name = running_on(farm, job_id)
+    farm.kill(name)
+    wait_until(lambda: farm.job(job_id)["counts"]["held"] == 1, "a held task")
+    (task,) = farm.get(f"/jobs/{job_id}/tasks")["items"]
+    assert "farm release" in task["reason"]
+    file.with_suffix(".go").touch()
+    farm.farm("release", str(job_id))
+    assert farm.wait_for_job(job_id) == "done"
+    (accepted,) = [a for a in farm.attempts(job_id) if a["state"] == "succeeded"]
+    assert file.read_text().split() == [accepted["id"]]
+    assert accepted["node_id"] != node(farm, name)
+
+
+def test_an_exclusive_command_runs_again_when_its_agent_comes_back(
+    farm: FarmUnderTest, tmp_path: Path
+) -> None:
+    file = tmp_path / "told"
+    job_id = submit_exclusive(farm, file)
+    name = running_on(farm, job_id)
+    farm.kill(name)
+    wait_until(lambda: farm.job(job_id)["counts"]["held"] == 1, "a held task")
+    file.with_suffix(".go").touch()
+    farm.start_again(name)
+    assert farm.wait_for_job(job_id) == "done"
+    (accepted,) = [a for a in farm.attempts(job_id) if a["state"] == "succeeded"]
+    assert file.read_text().split() == [accepted["id"]]
+    (task,) = farm.get(f"/jobs/{job_id}/tasks")["items"]
+    assert (task["starts"], task["failures"]) == (2, 0)
