@@ -10,7 +10,7 @@ from farm.settings import Settings
 def transport_options(broker_url: str) -> dict[str, float]:
     """`connect_timeout` bounds a hung broker; the polling interval is the embedded broker's latency."""
     if broker_url.startswith("memory:"):
-        return {"polling_interval": 0.02}
+        return {"polling_interval": 0.04}
     return {"connect_timeout": 5.0}
 
 

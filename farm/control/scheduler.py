@@ -56,7 +56,10 @@ _LOG = logging.getLogger(__name__)
 
 _WATCH_EVERY_S = 1.0
 _LINGER_S = 0.008
-"""Reports come in crowds: a round for each of them would cost more than this wait."""
+_BUSY_LINGER_S = 0.025
+_BUSY = 20
+"""Reports come in crowds: a round for each of them would cost more than this wait. After a round that gave out
+more than `_BUSY` tasks the wait is longer: throughput counts then, not the single task."""
 _SCRIPTS_KEPT = 1_000
 SCORES: dict[str, match.Score] = {"fitness": match.fitness, "fifo": match.fifo}
 
@@ -114,6 +117,7 @@ class Scheduler:
         self._sent: set[int] = set()
         """Confirmed by the broker, and still in the outbox."""
         self._may_wait = False
+        self._linger_s = _LINGER_S
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop`. Trouble with the broker or the database is logged and outlived."""
@@ -180,7 +184,7 @@ class Scheduler:
         """Everything once. Raises NotLeader, Unavailable."""
         wait_s = self._settings.idle_tick_s if self._may_wait else 0.001
         was_connected = self._intake.is_connected
-        heard = sort_messages(self._intake.drain(wait_s, self._settings.batch, linger_s=_LINGER_S))
+        heard = sort_messages(self._intake.drain(wait_s, self._settings.batch, linger_s=self._linger_s))
         if not was_connected:
             self._settled_since = time.monotonic()
         for body in heard.unreadable:
@@ -200,6 +204,7 @@ class Scheduler:
         sent = self._send(answers)
         # With work still flowing the next round must not wait; otherwise a message will wake it.
         self._may_wait = not (assigned or sent)
+        self._linger_s = _BUSY_LINGER_S if assigned > _BUSY else _LINGER_S
 
     def _leading(self) -> contextlib.AbstractContextManager[sa.Connection]:
         assert self._lead is not None
@@ -234,7 +239,7 @@ class Scheduler:
         touched = [a for found in (begun, ended) for per_node in found.values() for a in per_node]
         if not touched:
             return
-        moves.lock_jobs(db, dispatching.jobs_of(db, touched))
+        dispatching.lock_jobs_of(db, touched)
         for node_id, attempt_ids in begun.items():
             # One that ended in the same batch goes straight to its end.
             still = [a for a in attempt_ids if a not in ended.get(node_id, {})]
@@ -256,7 +261,7 @@ class Scheduler:
         if hearing.wants_hello:
             answers.append((beat.node_id, SayHello()))
             return
-        moves.lock_jobs(db, dispatching.jobs_of(db, beat.attempts))
+        dispatching.lock_jobs_of(db, beat.attempts)
         kept, stop = dispatching.renew(db, beat.node_id, beat.attempts, lease_s=settings.lease_s)
         unsent, gone = dispatching.unheard(
             db, beat.node_id, set(beat.attempts), relaunch_s=settings.relaunch_s
@@ -264,7 +269,7 @@ class Scheduler:
         if unsent:
             outbox.owe_launch(db, beat.node_id, unsent)
         if gone:
-            moves.lock_jobs(db, dispatching.jobs_of(db, gone))
+            dispatching.lock_jobs_of(db, gone)
             reason = f"{beat.node_id} says that it does not run it any more"
             lost = [Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in gone]
             dispatching.finished(db, beat.node_id, lost)

@@ -36,8 +36,7 @@ _MAX_WARNINGS = 100
 # --- what there is to do ------------------------------------------------------------------------------
 
 
-def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
-    """The steps with ready tasks of active jobs, as matching sees them (with `job_id`: of that job only)."""
+def _groups_query() -> sa.Select[Any]:
     waiting = _STEP.alias("waiting")
     running = (
         sa.select(
@@ -48,14 +47,21 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
         .group_by(_STEP.c.job_id)
         .subquery()
     )
-    query = (
+    return (
         sa.select(_STEP, _JOB.c.priority, _JOB.c.submitted_at, _JOB.c.max_running, running.c.job_running)
         .join(_JOB, _JOB.c.id == _STEP.c.job_id)
         .join(running, running.c.job_id == _STEP.c.job_id)
         .where(_STEP.c.n_ready > 0, _JOB.c.state == str(JobState.ACTIVE))
     )
-    if job_id is not None:
-        query = query.where(_STEP.c.job_id == job_id)
+
+
+# Built once: building it costs more than running it.
+_GROUPS = _groups_query()
+
+
+def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
+    """The steps with ready tasks of active jobs, as matching sees them (with `job_id`: of that job only)."""
+    query = _GROUPS if job_id is None else _GROUPS.where(_STEP.c.job_id == job_id)
     return [
         Group(
             step_id=StepId(row["id"]),
@@ -333,16 +339,17 @@ def _attempt_facts(row: rows.Row) -> AttemptFacts:
     )
 
 
-def jobs_of(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[JobId]:
-    query = sa.select(_ATTEMPT.c.job_id).where(_ATTEMPT.c.id.in_(list(attempt_ids))).distinct()
-    found: list[int] = list(db.scalars(query))
-    return {JobId(job_id) for job_id in found}
+def lock_jobs_of(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> None:
+    """`moves.lock_jobs` on the jobs of these attempts."""
+    if attempt_ids and db.dialect.name != "sqlite":
+        of_these = sa.select(_ATTEMPT.c.job_id).where(_ATTEMPT.c.id.in_(list(attempt_ids)))
+        db.execute(sa.select(_JOB.c.id).where(_JOB.c.id.in_(of_these)).order_by(_JOB.c.id).with_for_update())
 
 
 def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) -> set[JobId]:
     """Settle the ends that a node reported; returns the jobs whose tasks changed.
 
-    The caller holds `moves.lock_jobs` on `jobs_of`. Reports on attempts of another node change nothing (G7).
+    The caller has called `lock_jobs_of`. Reports on attempts of another node change nothing (G7).
     """
     by_id = {report.attempt_id: _bearable(report) for report in reports}
     publishers = {r.published_by for r in reports if r.published_by and r.published_by != r.attempt_id}
@@ -431,7 +438,7 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
         outbox.owe_control(
             db, node_id, Stop(attempt_ids=tuple(attempt_ids), reason="another attempt was accepted")
         )
-    events.happened_many(db, occurred)
+    events.happened_many(db, occurred, now=now)
     jobs.settle_jobs(db, touched)
     return touched
 

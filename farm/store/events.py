@@ -43,10 +43,12 @@ def happened(
     )
 
 
-def happened_many(db: sa.Connection, events: Sequence[dict[str, object]]) -> None:
-    """Append rows with the keys of EventRow less `id` and `at`."""
+def happened_many(
+    db: sa.Connection, events: Sequence[dict[str, object]], *, now: float | None = None
+) -> None:
+    """Append rows with the keys of EventRow less `id` and `at`; `now`: the database's, when known."""
     if events:
-        now = db.scalar(sa.select(db_now()))
+        now = db.scalar(sa.select(db_now())) if now is None else now
         insert_many(db, _T, [{**event, "at": now} for event in events])
 
 
