@@ -97,7 +97,7 @@ def claim(
 
 def start(engine: sa.Engine, attempts: Sequence[AttemptId], *, node: NodeId = BLADE) -> None:
     with writing(engine) as db:
-        moves.lock_jobs(db, dispatching.jobs_of(db, attempts))
+        dispatching.lock_jobs_of(db, attempts)
         dispatching.started(db, node, attempts)
     check_counts(engine)
 
@@ -111,7 +111,7 @@ def finish(
     **others: Any,
 ) -> None:
     with writing(engine) as db:
-        moves.lock_jobs(db, dispatching.jobs_of(db, attempts))
+        dispatching.lock_jobs_of(db, attempts)
         reports = [Finished(attempt_id=a, outcome=outcome, **others) for a in attempts]
         dispatching.finished(db, node, reports)
     check_counts(engine)

@@ -70,7 +70,7 @@ def _end(
     engine: sa.Engine, attempts: list[str], outcome: Outcome = Outcome.SUCCEEDED, *, runtime_s: float = 10
 ) -> None:
     with writing(engine) as db:
-        moves.lock_jobs(db, dispatching.jobs_of(db, attempts))
+        dispatching.lock_jobs_of(db, attempts)
         reports = [
             Finished(attempt_id=AttemptId(a), outcome=outcome, runtime_s=runtime_s, reason="broken")
             for a in attempts
