@@ -5,7 +5,6 @@ One farm for all: each test puts right first what the one before has broken.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import psutil
 import pytest
 
 from tests.e2e.farm_under_test import FarmUnderTest, processes_with
-from tests.e2e.marked_jobs import MarkedJob, renderer
+from tests.e2e.marked_jobs import MarkedJob
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
 from tests.waiting import wait_until
 

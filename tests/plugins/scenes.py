@@ -42,6 +42,13 @@ def main() -> None:
     save(directory, "no camera.blend")
     scene.camera = camera
 
+    text = bpy.data.texts.new("rig_ui.py")
+    text.use_module = True
+    cube.driver_add("location", 1).driver.expression = "__import__('math').pi"
+    save(directory, "scripts.blend")
+    bpy.data.texts.remove(text)
+    cube.driver_remove("location", 1)
+
     surface = cube.data.materials[0]
     surface.use_nodes = True
     picture = bpy.data.images.new("wood", 16, 16)
@@ -53,6 +60,16 @@ def main() -> None:
         node.outputs["Color"], surface.node_tree.nodes["Principled BSDF"].inputs["Base Color"]
     )
     save(directory, "no texture.blend")
+
+    surface.node_tree.nodes.remove(node)
+    for name in ("Base Color", "Roughness", "Metallic"):  # made at loading: the file stays small
+        node = surface.node_tree.nodes.new("ShaderNodeTexImage")
+        node.image = bpy.data.images.new(name, 2048, 2048)
+        node.image.generated_type = "COLOR_GRID"
+        surface.node_tree.links.new(
+            node.outputs["Color"], surface.node_tree.nodes["Principled BSDF"].inputs[name]
+        )
+    save(directory, "textures.blend")
 
 
 main()
