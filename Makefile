@@ -3,13 +3,14 @@ PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench addon clean
 
 help:
 	@echo "make demo   install into $(VENV), start an embedded farm, render 12 frames"
 	@echo "make test   install, check style, types and import rules, run the tests"
 	@echo "make check  the checks alone"
 	@echo "make bench  the benchmarks, with their ratios"
+	@echo "make addon  build the Blender add-on into dist/"
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; on Debian: apt install python3"; exit 2; }
@@ -44,6 +45,9 @@ test: check
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.bench
+
+addon: $(VENV)/.installed
+	$(BIN)/python -m plugins.blender.build_addon dist
 
 clean:
 	rm -rf $(VENV) build dist demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

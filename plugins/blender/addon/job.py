@@ -1,0 +1,263 @@
+"""From the scene and the panel to a submission, with what is wrong told before. Knows nothing of Blender."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from farm.errors import UserError
+from farm.model.frames import expand_pattern, parse_frames
+from farm.model.plugin import SubmitOptions
+from farm.model.work import JobSettings, Submission, Tag
+from farm.text import plural
+from plugins.blender.driver import FORMATS
+from plugins.blender.plugin import submission as blender_submission
+from plugins.film import with_film
+from plugins.preview import with_preview
+
+SHOWN = 5
+"""How many names one message lists."""
+_AUTO = "AUTO"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingFile:
+    kind: str
+    """ "image", "library", "volume" ..."""
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SceneFacts:
+    """What there is to know of the open scene."""
+
+    path: str = ""
+    """Of the .blend file, absolute; empty: it was never saved."""
+    is_changed: bool = False
+    """There are changes that are not in the file."""
+    name: str = "Scene"
+    first: int = 1
+    last: int = 1
+    step: int = 1
+    has_camera: bool = True
+    """Or renders without one, as the sequencer does."""
+    output: str = ""
+    """The scene's output as a path with `#` runs and an extension; empty: it is Blender's default."""
+    file_format: str = "PNG"
+    """Blender's name of it."""
+    rate: str = "24"
+    """Frames a second: "24", "24000/1001"."""
+    blender: tuple[int, int] = (3, 4)
+    missing: tuple[MissingFile, ...] = ()
+    scripts: tuple[str, ...] = ()
+    """What does not work when scripts are disabled: "text rig_ui.py", "driver of Cube"."""
+    hints: Mapping[str, float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the panel says."""
+
+    name: str = ""
+    frames: str | None = None
+    """A frame range as typed; None: the scene's own."""
+    output: str = ""
+    """Empty: the scene's own."""
+    priority: int = 50
+    pool: str = ""
+    profile: str = _AUTO
+    """AUTO, COMPUTE or BANDWIDTH."""
+    device: str = "CPU"
+    """CPU, GPU or SCENE."""
+    chunk_size: int = 1
+    is_paused: bool = False
+    is_preview_first: bool = False
+    is_film: bool = False
+    trusts_scripts: bool = False
+    replaces_existing: bool = False
+    in_spite: bool = False
+    """Send it although there are doubts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    text: str
+    """What is wrong, which one, what to do."""
+    is_doubt: bool = False
+    """It may be as the artist wants it: `Wish.in_spite` lets it pass."""
+
+
+def problems(facts: SceneFacts, wish: Wish) -> tuple[Problem, ...]:
+    """What speaks against sending the scene, the surest first."""
+    found = []
+    if not facts.path:
+        found.append(Problem(text="the scene was never saved: save it where the nodes can read it"))
+    if not facts.has_camera:
+        found.append(Problem(text=f"scene {facts.name!r} has no camera: add one, and make it the active one"))
+    if facts.path:
+        try:
+            submission(facts, wish)
+        except UserError as error:
+            found.append(Problem(text=str(error)))
+    if facts.missing:
+        names = [f"{one.kind} {one.name!r} ({one.path})" for one in facts.missing]
+        found.append(
+            Problem(text=f"{plural(len(names), 'file')} cannot be found: {_listed(names)}", is_doubt=True)
+        )
+    if facts.scripts and not wish.trusts_scripts:
+        found.append(
+            Problem(
+                text=f"the scene needs scripts, which nodes do not run unless they are trusted: "
+                f"{_listed(facts.scripts)}; tick Trust Scripts if you know them",
+                is_doubt=True,
+            )
+        )
+    return tuple(found)
+
+
+def blocking(found: Iterable[Problem], wish: Wish) -> tuple[Problem, ...]:
+    """Those that keep the scene from being sent."""
+    return tuple(problem for problem in found if not (problem.is_doubt and wish.in_spite))
+
+
+def frames_of(facts: SceneFacts, wish: Wish) -> tuple[int, ...]:
+    """Raises UserError."""
+    if wish.frames is not None:
+        return parse_frames(wish.frames)
+    if facts.last < facts.first:
+        raise UserError(f"the scene ends (frame {facts.last}) before it begins (frame {facts.first})")
+    return tuple(range(facts.first, facts.last + 1, max(facts.step, 1)))
+
+
+def submission(facts: SceneFacts, wish: Wish) -> Submission:
+    """The job. `facts.path` is set. Raises UserError when it cannot be made."""
+    if not 0 <= wish.priority <= 100:
+        raise UserError(f"the priority is {wish.priority}: give 0 to 100")
+    scene = Path(facts.path)
+    frames = frames_of(facts, wish)
+    made = blender_submission(
+        scene,
+        SubmitOptions(
+            name=wish.name.strip() or None,
+            frames=frames,
+            output=wish.output.strip() or facts.output or _default_output(facts, scene),
+            chunk_size=wish.chunk_size,
+            settings=JobSettings(
+                priority=wish.priority,
+                pool=wish.pool.strip() or None,
+                is_paused=wish.is_paused,
+                tag=None if wish.profile == _AUTO else Tag(wish.profile.lower()),
+                trust_scripts=wish.trusts_scripts,
+                replace_existing=wish.replaces_existing,
+            ),
+            arguments=("-S", facts.name),
+            cwd=scene.parent,
+        ),
+    )
+    made = replace(
+        _on_device(made, wish.device), hints={**made.hints, **facts.hints, "frames": float(len(frames))}
+    )
+    if wish.is_film:
+        made = with_film(made, rate=facts.rate)
+    if wish.is_preview_first:
+        made = with_preview(made, frames)
+    return made
+
+
+def first_output(made: Submission) -> str:
+    """The path of the job's first frame."""
+    return next(expected_files(made), "")
+
+
+def expected_files(made: Submission) -> Iterator[str]:
+    """Every file that the job will write, the frames first."""
+    for output in made.outputs:
+        directory = made.parameters[output.directory_parameter]
+        for frame in _step_frames(made, output.step, output.frames_parameter):
+            yield os.path.join(directory, expand_pattern(output.file_pattern, frame))
+
+
+def existing_files(made: Submission) -> list[str]:
+    """Those of `expected_files` that are there. Each directory is read once."""
+    listed: dict[str, frozenset[str]] = {}
+    found = []
+    for path in expected_files(made):
+        directory, name = os.path.split(path)
+        if directory not in listed:
+            try:
+                listed[directory] = frozenset(os.listdir(directory))
+            except OSError:  # not there yet, or not to be seen from this machine
+                listed[directory] = frozenset()
+        if name in listed[directory]:
+            found.append(path)
+    return found
+
+
+def refuse_existing(made: Submission) -> None:
+    """Raises UserError when files are in the way and are not to be replaced."""
+    found = [] if made.settings.replace_existing else existing_files(made)
+    if found:
+        raise UserError(
+            f"{plural(len(found), 'output file')} {'is' if len(found) == 1 else 'are'} there already: "
+            f"{_listed(found)}; tick Replace Existing, or choose another output"
+        )
+
+
+def refuse_versions(facts: SceneFacts, nodes: Iterable[Any]) -> None:
+    """Raises UserError when no node has a Blender that can read the scene. `nodes` are the API's."""
+    versions = {
+        str(node["capabilities"]["software"].get("blender", ""))
+        for node in nodes
+        if node["state"] == "online"
+    } - {""}
+    saved = f"{facts.blender[0]}.{facts.blender[1]}"
+    if not versions:
+        raise UserError("no node that is online has Blender; tick Send Anyway to let the job wait for one")
+    if all(_version(text) < facts.blender for text in versions):
+        raise UserError(
+            f"the scene is of Blender {saved}, and the nodes have {', '.join(sorted(versions))}: "
+            "an older Blender loses parts of it, or crashes; tick Send Anyway to try"
+        )
+
+
+def _version(text: str) -> tuple[int, int]:
+    numbers = [int(part) for part in text.split(".")[:2] if part.isdecimal()]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
+
+
+def _on_device(made: Submission, device: str) -> Submission:
+    """What Cycles renders on; a job for GPUs asks for a node that has one."""
+    if device == "GPU":
+        for step in made.template["steps"]:
+            needs = step.setdefault("hostRequirements", {})
+            needs.setdefault("amounts", []).append({"name": "amount.worker.gpu", "min": 1})
+    return replace(made, parameters={**made.parameters, "Device": device})
+
+
+def _default_output(facts: SceneFacts, scene: Path) -> str:
+    extension = next((suffix for suffix, names in FORMATS.items() if facts.file_format in names), ".png")
+    return f"//render/{scene.stem.replace('#', '_')}_####{extension}"
+
+
+def _step_frames(made: Submission, step_name: str, parameter: str | None) -> tuple[int | None, ...]:
+    """Of one step. The templates give frames as a job parameter's value or as text."""
+    if parameter is None:
+        return (None,)
+    step = next(step for step in made.template["steps"] if step["name"] == step_name)
+    for definition in step["parameterSpace"]["taskParameterDefinitions"]:
+        if definition["name"] == parameter:
+            text = str(definition["range"])
+            if text.startswith("{{Param."):
+                text = made.parameters[text[len("{{Param.") : -len("}}")]]
+            return parse_frames(text)
+    raise UserError(f"step {step_name} has no parameter {parameter}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - SHOWN:,} more" if len(every) > SHOWN else ""
+    return ", ".join(every[:SHOWN]) + more

@@ -1,0 +1,189 @@
+"""The panel in the Output properties. Draws only: no farm is asked here."""
+
+from typing import Any
+
+import bpy
+import bpy.utils.previews
+
+from farm.errors import UserError
+from farm.text import plural
+
+from . import scene
+from .job import first_output, frames_of, submission
+from .live import JobNow
+from .operators import Problems
+from .properties import LIVE, wish
+
+_LINE = 60
+"""Characters that fit into a line of the panel."""
+
+
+class _Thumbnails:
+    """Of the finished frames, by path; Blender loads each when it is first drawn."""
+
+    loaded: Any = None
+
+
+class _Panel:
+    bl_space_type = "PROPERTIES"
+    bl_region_type = "WINDOW"
+    bl_context = "output"
+
+
+class RIDGELINE_PT_main(_Panel, bpy.types.Panel):
+    bl_label = "Ridgeline"
+
+    def draw(self, context: Any) -> None:
+        layout = self.layout
+        layout.use_property_split = True
+        layout.use_property_decorate = False
+        settings = context.scene.ridgeline
+        layout.prop(settings, "job_name", text="Job Name")
+        _draw_frames(layout, context.scene, settings)
+        column = layout.column()
+        column.prop(settings, "output")
+        column.prop(settings, "priority")
+        column.prop(settings, "pool")
+        column.prop(settings, "profile")
+        column.prop(settings, "device")
+        column.prop(settings, "chunk_size")
+        column = layout.column(heading="Job")
+        column.prop(settings, "is_paused")
+        column.prop(settings, "is_film")
+        column.prop(settings, "replaces_existing")
+        column = layout.column(heading="Scene")
+        column.prop(settings, "trusts_scripts")
+        column.prop(settings, "in_spite")
+        _draw_summary(layout, context.scene, settings)
+        for problem in Problems.found:
+            _label(layout, problem, icon="ERROR")
+        row = layout.row()
+        row.scale_y = 1.5
+        row.operator_context = "INVOKE_DEFAULT"
+        row.operator("ridgeline.submit", icon="RENDER_ANIMATION")
+        row.operator("ridgeline.check", icon="CHECKMARK")
+        shown = LIVE.shown
+        if shown.text:
+            _label(layout, shown.text, icon="ERROR" if shown.is_error else "INFO")
+
+
+def _draw_frames(layout: Any, of: Any, settings: Any) -> None:
+    layout.prop(settings, "use_own_frames")
+    column = layout.column(align=True)
+    if settings.use_own_frames:
+        column.prop(settings, "frames")
+    else:
+        column.prop(of, "frame_start", text="Frame Start")
+        column.prop(of, "frame_end", text="End")
+        column.prop(of, "frame_step", text="Step")
+    layout.prop(settings, "is_preview_first")
+
+
+class _Summary:
+    """Of what was drawn last: a submission is made when something has changed, not at every redraw."""
+
+    of: Any = None
+    text: str = ""
+    is_error: bool = False
+
+
+def _draw_summary(layout: Any, of: Any, settings: Any) -> None:
+    """What would be sent, and where the first frame would go."""
+    facts, wanted = scene.read(of, is_thorough=False), wish(settings)
+    if not facts.path:
+        _label(layout, "Save the file first", icon="ERROR")
+        return
+    if _Summary.of != (facts, wanted):
+        _Summary.of = (facts, wanted)
+        try:
+            count = plural(len(frames_of(facts, wanted)), "frame")
+            _Summary.text = f"{count}, the first: {first_output(submission(facts, wanted))}"
+            _Summary.is_error = False
+        except UserError as error:
+            _Summary.text, _Summary.is_error = str(error), True
+    _label(layout, _Summary.text, icon="ERROR" if _Summary.is_error else "OUTPUT")
+    if not facts.has_camera:
+        _label(layout, "The scene has no camera", icon="ERROR")
+    if facts.is_changed:
+        _label(layout, "The file will be saved before it is sent", icon="FILE_TICK")
+
+
+class RIDGELINE_PT_job(_Panel, bpy.types.Panel):
+    bl_label = "Job"
+    bl_parent_id = "RIDGELINE_PT_main"
+
+    def draw(self, context: Any) -> None:
+        layout = self.layout
+        job = LIVE.shown.job
+        if job is None:
+            layout.operator("ridgeline.watch", icon="VIEWZOOM")
+            return
+        _label(layout, f"{job.id}  {job.name}: {job.state}", icon=_ICONS.get(job.state, "SORTTIME"))
+        if hasattr(layout, "progress"):  # since 4.0
+            layout.progress(factor=job.progress, text=f"{job.progress:.0%}")
+        else:
+            filled = round(job.progress * 20)
+            layout.label(text=f"{'█' * filled}{'░' * (20 - filled)}  {job.progress:.0%}")
+        layout.label(text=job.counts)
+        if job.note:
+            _label(layout, job.note, icon="INFO")
+        _draw_thumbnails(layout, job)
+        row = layout.row()
+        row.operator("ridgeline.folder", icon="FILE_FOLDER")
+        row.operator_context = "INVOKE_DEFAULT"
+        row.operator("ridgeline.cancel", icon="CANCEL")
+
+
+_ICONS = {"done": "CHECKMARK", "failed": "ERROR", "cancelled": "CANCEL", "paused": "PAUSE", "active": "PLAY"}
+
+
+def _draw_thumbnails(layout: Any, job: JobNow) -> None:
+    if not job.files:
+        return
+    if _Thumbnails.loaded is None:
+        _Thumbnails.loaded = bpy.utils.previews.new()
+    grid = layout.grid_flow(row_major=True, columns=3, even_columns=True, align=True)
+    for path in job.files:
+        if path not in _Thumbnails.loaded:
+            _Thumbnails.loaded.load(path, path, "IMAGE")
+        cell = grid.column(align=True)
+        cell.template_icon(_Thumbnails.loaded[path].icon_id, scale=5.0)
+        cell.label(text=path.replace("\\", "/").rpartition("/")[2])
+
+
+def _label(layout: Any, text: str, *, icon: str) -> None:
+    """Text over as many lines as it needs."""
+    column = layout.column(align=True)
+    column.scale_y = 0.8
+    for paragraph in text.split("\n"):
+        line = ""
+        for word in paragraph.split(" "):
+            while len(word) > _LINE:  # a path
+                if line:
+                    column.label(text=line, icon=icon)
+                    icon, line = "BLANK1", ""
+                column.label(text=word[:_LINE], icon=icon)
+                icon, word = "BLANK1", word[_LINE:]
+            if line and len(line) + len(word) >= _LINE:
+                column.label(text=line, icon=icon)
+                icon, line = "BLANK1", ""
+            line = f"{line} {word}" if line else word
+        if line:
+            column.label(text=line, icon=icon)
+            icon = "BLANK1"
+
+
+_CLASSES = (RIDGELINE_PT_main, RIDGELINE_PT_job)
+
+
+def register() -> None:
+    for each in _CLASSES:
+        bpy.utils.register_class(each)
+
+
+def unregister() -> None:
+    for each in reversed(_CLASSES):
+        bpy.utils.unregister_class(each)
+    if _Thumbnails.loaded is not None:
+        bpy.utils.previews.remove(_Thumbnails.loaded)
+        _Thumbnails.loaded = None

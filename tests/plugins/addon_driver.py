@@ -1,0 +1,122 @@
+"""Runs inside Blender: `blender -b --factory-startup -P addon_driver.py -- ZIP URL TOKEN SCENES`.
+
+Installs the add-on as an artist would, drives it, and prints what came of each step as `RESULT name json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+import traceback
+
+import bpy
+
+ZIP, URL, TOKEN, SCENES = sys.argv[sys.argv.index("--") + 1 :][:4]
+
+
+def tell(name: str, value: object) -> None:
+    print(f"RESULT {name} {json.dumps(value)}", flush=True)
+
+
+def install() -> str:
+    """The name of the module."""
+    if bpy.app.version >= (4, 2, 0):
+        bpy.ops.extensions.package_install_files(
+            filepath=ZIP, repo="user_default", enable_on_install=True, overwrite=True
+        )
+        return "bl_ext.user_default.ridgeline"
+    bpy.ops.preferences.addon_install(filepath=ZIP, overwrite=True)
+    bpy.ops.preferences.addon_enable(module="ridgeline")
+    return "ridgeline"
+
+
+def attempt(name: str, operator: object = None, **changes: object) -> None:
+    """Send the open scene with these settings; tells the refusal, or None."""
+    settings = bpy.context.scene.ridgeline
+    for key, value in changes.items():
+        setattr(settings, key, value)
+    try:
+        (operator or bpy.ops.ridgeline.submit)()
+    except RuntimeError as error:
+        tell(name, str(error).strip())
+    else:
+        tell(name, None)
+    for key in changes:
+        settings.property_unset(key)
+
+
+def open_scene(name: str) -> None:
+    bpy.ops.wm.open_mainfile(filepath=os.path.join(SCENES, name))
+
+
+def main() -> None:
+    module = install()
+    preferences = bpy.context.preferences.addons[module].preferences
+    tell("version", list(bpy.app.version))
+    attempt("unsaved")
+    open_scene("small.blend")
+    preferences.url = URL
+    attempt("no token")
+    preferences.token = TOKEN
+    live = sys.modules[f"{module}.properties"]
+    kept = live.directory() / "token.json"
+    tell("token mode", stat.S_IMODE(kept.stat().st_mode))
+    tell("token in preferences", [preferences.token, TOKEN in str(dict(preferences.items()))])
+    attempt("test", bpy.ops.ridgeline.test)
+    attempt("check", bpy.ops.ridgeline.check)
+    tell("checked", live.LIVE.shown.text)
+    attempt("wrong frames", use_own_frames=True, frames="1-x")
+    attempt("sent", in_spite=True, use_own_frames=True, frames="1-9x2", priority=70, is_paused=True)
+    attempt(
+        "all",
+        in_spite=True,
+        job_name="all of it",
+        profile="BANDWIDTH",
+        is_film=True,
+        is_preview_first=True,
+        output="//out/y_###.exr",
+        use_own_frames=True,
+        frames="1-6",
+        is_paused=True,
+        device="GPU",
+    )
+    attempt("no node", is_paused=True)
+    os.makedirs(os.path.join(SCENES, "render"), exist_ok=True)
+    with open(os.path.join(SCENES, "render", "small_0002.png"), "w") as file:
+        file.write("in the way")
+    attempt("existing", in_spite=True)
+    attempt("replaced", in_spite=True, replaces_existing=True, is_paused=True)
+    bpy.ops.ridgeline.watch()
+    deadline = time.monotonic() + 20
+    while live.LIVE.shown.job is None and time.monotonic() < deadline:
+        time.sleep(0.05)  # the threads are this very process's: nothing else can be waited for
+    job = live.LIVE.shown.job
+    tell("watched", None if job is None else [job.state, job.counts])
+    open_scene("no camera.blend")
+    attempt("no camera")
+    open_scene("no texture.blend")
+    attempt("no texture")
+    open_scene("scripts.blend")
+    attempt("scripts")
+    attempt("trusted", in_spite=True, trusts_scripts=True, is_paused=True)
+    open_scene("small.blend")
+    preferences.url = "http://127.0.0.1:9"
+    preferences.token = TOKEN
+    attempt("no farm", in_spite=True, replaces_existing=True)
+    preferences.url = "https://render.example.com"
+    preferences.token = TOKEN
+    attempt("internet", in_spite=True, replaces_existing=True)
+    bpy.ops.preferences.addon_disable(module=module)
+    tell("gone", not hasattr(bpy.types.Scene, "ridgeline"))
+
+
+try:
+    main()
+except BaseException:  # noqa: BLE001 - Blender would go on and end with 0
+    traceback.print_exc()
+    os._exit(3)
+sys.stdout.flush()
+os._exit(0)
