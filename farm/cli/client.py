@@ -21,6 +21,7 @@ from farm.settings import Settings
 
 CLIENT_FILE: Final = "client.json"
 """In `state_dir`, mode 0600, written by the server: {"url": ..., "token": ...}."""
+DEFAULT_PORT: Final = 7450
 PATIENCE_S: Final = 5.0
 """How long a farm that says "not now" (503) is asked again."""
 _FIRST_PAUSE_S: Final = 0.2
@@ -219,7 +220,7 @@ def endpoint(settings: Settings) -> tuple[str, str]:
     """
     path = settings.state_dir / CLIENT_FILE
     told = _read_client_file(path)
-    url = settings.api_url or told.get("url", "") or f"http://127.0.0.1:{settings.api_port}"
+    url = settings.api_url or told.get("url", "") or f"http://127.0.0.1:{settings.api_port or DEFAULT_PORT}"
     is_own = url.rstrip("/") == told.get("url", "").rstrip("/")
     return url, settings.api_token or (told.get("token", "") if is_own else "")
 

@@ -90,7 +90,7 @@ def _render(client: Client, wish: Wish) -> tuple[JobView, list[Path]]:
     answer, _ = client.create("/jobs", made.submission, key="demo")
     view = read(JobView, answer)
     show.note(f"submitted job {view.job.id}: {view.counts.total} frames")
-    return follow(client, [view.job.id])[0], list(expected_files(made.submission))
+    return follow(client, [view.job.id])[0], [Path(path) for path in expected_files(made.submission)]
 
 
 # --- something to render ------------------------------------------------------------------------------

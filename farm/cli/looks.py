@@ -124,9 +124,14 @@ def jobs(
         cells += [cell(job.settings.priority), cell(view.tag)] if is_wide else []
         cells += [show.state(job.state), show.counted(view.counts), cell(show.eta(_left(view)))]
         cells += [cell(show.when(job.submitted_at, now))] if is_wide else []
-        return [*cells, cell(job.reason or view.waiting)]
+        return [*cells, cell(job.reason or _waits(view))]
 
     show.table(columns, (row(read(JobView, answer)) for answer in answers), empty="no jobs")
+
+
+def _waits(view: JobView) -> str:
+    """Empty too when it says no more than the state does."""
+    return "" if view.waiting == view.job.state else view.waiting
 
 
 def _left(view: JobView) -> tuple[float, float] | None:
@@ -150,7 +155,7 @@ def job(client: Client, text: str, *, is_json: bool) -> None:
         [
             ("job", cell(f"{job.id} {job.name}")),
             ("state", words(f"{job.state}, {job.reason}") if job.reason else show.state(job.state)),
-            ("waits", words(view.waiting, "yellow")),
+            ("waits", words(_waits(view), "yellow")),
             ("user", cell(settings.user)),
             ("kind", cell(f"{job.kind}, {view.tag}")),
             ("priority", str(settings.priority)),

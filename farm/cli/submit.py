@@ -234,37 +234,38 @@ def step_frames(submission: Submission, step_name: str, parameter: str) -> tuple
     return tuple(frame for index in range(space.count(step_name)) for frame in space.frames(step_name, index))
 
 
-def expected_files(submission: Submission) -> Iterator[Path]:
-    """Every file that the job will write, as far as it is known."""
+def expected_files(submission: Submission) -> Iterator[str]:
+    """Every file that the job will write, as far as it is known: absolute paths."""
     for output in submission.outputs:
-        folder = Path(submission.parameters[output.directory_parameter])
+        folder = submission.parameters[output.directory_parameter]
         if output.frames_parameter is None or not has_frame(output.file_pattern):
-            yield folder / output.file_pattern
+            yield os.path.join(folder, output.file_pattern)
             continue
         for frame in step_frames(submission, output.step, output.frames_parameter):
-            yield folder / expand_pattern(output.file_pattern, frame)
+            yield os.path.join(folder, expand_pattern(output.file_pattern, frame))
 
 
-def existing_files(submission: Submission) -> list[Path]:
+def existing_files(submission: Submission) -> list[str]:
     """Those of `expected_files` that are there. Each directory is read once, not each file looked up."""
-    listed: dict[Path, set[str]] = {}
+    listed: dict[str, set[str]] = {}
     found = []
-    for path in expected_files(submission):
-        if path.parent not in listed:
+    for path in expected_files(submission):  # text, not Path: 100,000 frames are common
+        folder, name = os.path.split(path)
+        if folder not in listed:
             try:
-                listed[path.parent] = set(os.listdir(path.parent))
+                listed[folder] = set(os.listdir(folder))
             except OSError:  # not there yet, or not to be seen from this machine
-                listed[path.parent] = set()
-        if path.name in listed[path.parent]:
+                listed[folder] = set()
+        if name in listed[folder]:
             found.append(path)
     return found
 
 
-def refuse_existing(found: Sequence[Path]) -> None:
+def refuse_existing(found: Sequence[str]) -> None:
     """Raise UserError when there are any: the farm never writes over a file unasked."""
     if not found:
         return
-    first = ", ".join(shown(str(path), 300) for path in islice(found, SHOWN_FILES))
+    first = ", ".join(shown(path, 300) for path in islice(found, SHOWN_FILES))
     more = f" and {len(found) - SHOWN_FILES:,} more" if len(found) > SHOWN_FILES else ""
     verb = "exists" if len(found) == 1 else "exist"
     raise UserError(
@@ -278,9 +279,7 @@ def preview(made: Made) -> Preview:
     if made.plugin is not None:
         return made.plugin.preview(made.submission)
     first = next(expected_files(made.submission), None)
-    return Preview(
-        command=_first_command(made.submission), first_output=None if first is None else str(first)
-    )
+    return Preview(command=_first_command(made.submission), first_output=first)
 
 
 def summary(submission: Submission) -> str:

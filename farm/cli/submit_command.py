@@ -116,7 +116,7 @@ def _pretend(connect: Callable[[], Client], made: Made, *, is_json: bool) -> Non
                 "frames": None if frames is None else list(frames),
                 "command": list(first.command),
                 "first_output": first.first_output,
-                "existing_files": [str(path) for path in found],
+                "existing_files": found,
                 "plan": plan,
             }
         )
@@ -136,7 +136,7 @@ def _pretend(connect: Callable[[], Client], made: Made, *, is_json: bool) -> Non
         pairs += [(f"step {step.name}", plural(step.tasks, "task")) for step in planned.steps]
         pairs += [("warning", text) for text in planned.warnings]
     if found:
-        shown = ", ".join(str(path) for path in found[:SHOWN_FILES])
+        shown = ", ".join(found[:SHOWN_FILES])
         more = f" and {len(found) - SHOWN_FILES:,} more" if len(found) > SHOWN_FILES else ""
         advice = (
             "moved aside"

@@ -243,26 +243,37 @@ def test_a_pipe_gets_no_colour_and_no_blanks_at_the_end(cli: Cli, farm: FakeFarm
 def test_a_terminal_gets_colour_unless_it_says_no(cli: Cli, farm: FakeFarm, is_plain: bool) -> None:
     farm.answer("GET", "/nodes", page(a_node()))
     environment = dict(os.environ, TERM="xterm-256color", **({"NO_COLOR": "1"} if is_plain else {}))
+    out = on_a_terminal("nodes", environment=environment)
+    assert b"online" in out
+    assert (b"\x1b[32m" in out) is not is_plain
+
+
+def test_waiting_on_a_terminal_shows_a_bar_and_the_reason(cli: Cli, farm: FakeFarm) -> None:
+    waiting = a_view(counts=Counts(ready=250), waiting="no \x1b[2Jnode is online")
+    for view in (waiting, waiting, waiting, a_view(), an_ended_view()):
+        farm.answer("GET", "/jobs/12", view)
+    out = on_a_terminal("wait", "12", environment=dict(os.environ, TERM="xterm-256color"))
+    assert b"250/250" in out
+    assert b"no \\x1b[2Jnode" in out
+    assert b"\x1b[2J" not in out
+    assert b"job 12 shot_010: done" in out
+
+
+def on_a_terminal(*words: str, environment: dict[str, str]) -> bytes:
+    """What `farm` writes to a terminal of 80 columns."""
     ours, theirs = pty.openpty()
-    child = subprocess.Popen(
-        [*FARM, "nodes"],
-        stdout=theirs,
-        stderr=theirs,
-        stdin=theirs,
-        env=environment,
-    )
+    child = subprocess.Popen([*FARM, *words], stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
     os.close(theirs)
     out = b""
     try:
-        child.wait(60)
         while piece := _read(ours):
             out += piece
+        assert child.wait(30) == 0, out
     finally:
         os.close(ours)
         child.kill()
         child.wait(10)
-    assert b"online" in out
-    assert (b"\x1b[32m" in out) is not is_plain
+    return out
 
 
 def _read(descriptor: int) -> bytes:
