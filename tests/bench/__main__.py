@@ -84,10 +84,11 @@ def bench_dispatch() -> None:
 
 def bench_latency() -> None:
     """From the decision to the node's word that the renderer starts, at about 100 tasks a second."""
-    with farm("PostgreSQL", agents=2, slots=8) as under_test:
-        warm = under_test.submit("--frames", "1-100", "--", "/bin/true", "{frame}")
+    # 30 slots and tasks of a good 0.3 s: too long to be queued ahead on a busy node.
+    with farm("PostgreSQL", agents=2, slots=15) as under_test:
+        warm = under_test.submit("--frames", "1-200", "--", "/bin/true", "{frame}")
         assert under_test.wait_for_job(warm) == "done"
-        job_id = under_test.submit("--frames", "1-800", "--", "/bin/sleep", "0.13{frame}")
+        job_id = under_test.submit("--frames", "1-800", "--", "/bin/sleep", "0.3{frame}")
         begun = time.perf_counter()
         assert under_test.wait_for_job(job_id, timeout_s=120) == "done"
         rate = 800 / (time.perf_counter() - begun)
@@ -146,7 +147,11 @@ class farm:  # noqa: N801 - reads as a word: `with farm(...)`
         self._broker = add_vhost()
         database_url = self._url or f"sqlite:///{folder / 'farm.db'}"
         self._farm = FarmUnderTest(folder, database_url, self._broker)
-        self._farm.start_all(agents=self._agents, slots=self._slots)
+        try:
+            self._farm.start_all(agents=self._agents, slots=self._slots)
+        except BaseException:
+            self.__exit__()
+            raise
         return self._farm
 
     def __exit__(self, *error: object) -> None:
