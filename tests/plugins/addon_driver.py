@@ -64,7 +64,10 @@ def main() -> None:
     live = sys.modules[f"{module}.properties"]
     kept = live.directory() / "token.json"
     tell("token mode", stat.S_IMODE(kept.stat().st_mode))
-    tell("token in preferences", [preferences.token, TOKEN in str(dict(preferences.items()))])
+    bpy.ops.wm.save_userpref()
+    with open(os.path.join(bpy.utils.user_resource("CONFIG"), "userpref.blend"), "rb") as file:
+        saved = file.read()
+    tell("token in preferences", [preferences.token, URL.encode() in saved, TOKEN.encode() in saved])
     attempt("test", bpy.ops.ridgeline.test)
     attempt("check", bpy.ops.ridgeline.check)
     tell("checked", live.LIVE.shown.text)

@@ -144,7 +144,7 @@ def test_the_internet_needs_blenders_leave_where_blender_has_such_a_switch(drive
 
 def test_the_token_is_kept_for_this_user_alone_and_not_in_the_preferences(drive: Drive) -> None:
     assert drive.told["token mode"] == 0o600
-    assert drive.told["token in preferences"] == ["********", False]
+    assert drive.told["token in preferences"] == ["********", True, False]
 
 
 def test_the_job_is_watched_and_the_add_on_leaves_without_a_trace(drive: Drive) -> None:
