@@ -31,9 +31,6 @@ CURRENT_RABBITMQ: Final = (4, 0)
 CLOCK_TOLERANCE_S: Final = 5.0
 LOW_DISK_BYTES: Final = 5 * 2**30
 FULL_DISK_BYTES: Final = 2**30
-REMOTE_FILE_SYSTEMS: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "lustre", "ceph"}
-)
 _BROKER_TIMEOUT_S: Final = 5.0
 
 
@@ -111,7 +108,7 @@ def check_state_dir(path: Path) -> Iterator[Finding]:
             advice=f"sudo chown -R $USER {path}, or set state_dir",
         )
         return
-    from farm.store.engine import file_system_of
+    from farm.store.engine import REMOTE_FILE_SYSTEMS, file_system_of
 
     kind = file_system_of(path.resolve())
     if kind in REMOTE_FILE_SYSTEMS:

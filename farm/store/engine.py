@@ -15,7 +15,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from farm.errors import Unavailable, UserError
 
-_REMOTE_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "lustre"})
+REMOTE_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "lustre"})
 
 
 class db_now(FunctionElement[float]):  # noqa: N801 - it is written as a SQL function
@@ -79,7 +79,7 @@ def _open_sqlite(url: sa.URL, pool_size: int) -> sa.Engine:
         folder = Path(url.database).expanduser().resolve().parent
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         kind = file_system_of(folder)
-        if kind in _REMOTE_FILE_SYSTEMS:
+        if kind in REMOTE_FILE_SYSTEMS:
             raise UserError(
                 f"{folder} is on {kind}: SQLite is not safe there; use a local disk or PostgreSQL"
             )
