@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from farm.errors import UserError
@@ -85,6 +85,12 @@ class Settings(BaseSettings):
     pools: Annotated[tuple[str, ...], NoDecode] = ("default",)
     slots: int | None = Field(default=None, ge=1, le=1024)
     """Attempts at once on the CPU; None: one for every two cores."""
+    gpu_slots: int = Field(default=1, ge=1, le=64)
+    """Attempts at once on each GPU; more than one packs short tasks, see `gpu_task_vram_mib`."""
+    gpu_task_vram_mib: int = Field(default=0, ge=0)
+    """Set aside on a GPU for each of its tasks that does not ask for more."""
+    devices: str = ""
+    """`FILE#NAME`: GPUs that this node claims to have, to try a farm without any. Empty: the real ones."""
     kill_grace_s: float = Field(default=2.0, ge=0)
     drain_grace_s: float = Field(default=300.0, ge=0)
     """How long a stopping agent lets running attempts finish."""
@@ -95,6 +101,13 @@ class Settings(BaseSettings):
     attributes: dict[str, tuple[str, ...]] = {}
     """OpenJD attributes of this node beyond the standard ones."""
     amounts: dict[str, float] = {}
+
+    @field_validator("state_dir", "allowed_roots", "api_tls_certificate", "api_tls_key", mode="after")
+    @classmethod
+    def _expand_home(cls, value: Path | tuple[Path, ...] | None) -> Path | tuple[Path, ...] | None:
+        if isinstance(value, tuple):
+            return tuple(path.expanduser() for path in value)
+        return value.expanduser() if value is not None else None
 
     @model_validator(mode="after")
     def _node_ends_first(self) -> Settings:
