@@ -345,7 +345,7 @@ def test_a_job_is_shown_with_when_it_ends_or_why_it_waits() -> None:
     assert job_now(view(waiting="no node has Blender")).note == "no node has Blender"
     assert job_now(view(eta_s=[60.0, 120.0])).note == "done in 1:00 to 2:00"
     half = job_now(view(counts={"ready": 1, "done": 1, "failed": 1, "running": 1}))
-    assert (half.progress, half.counts) == (0.5, "1 of 4 tasks, 1 running, 1 failed")
+    assert (half.progress, half.counts) == (0.25, "1 of 4 tasks, 1 running, 1 failed")
     hostile = job_now(view(job={"name": "\x1b]52;c;x\x07"}))
     assert "\x1b" not in hostile.name
 

@@ -36,7 +36,7 @@ class JobNow:
     failed: int
     running: int
     progress: float
-    """0 to 1."""
+    """0 to 1: what is done; the farm's own figure counts what was cancelled, too."""
     note: str = ""
     """When it will end, or why nothing runs."""
     directories: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Shown:
 def job_now(view: Any, attempts: Any = ()) -> JobNow:
     """From a JobView, and attempts of the job, the newest first."""
     job, counts = view["job"], view["counts"]
-    ended = counts["done"] + counts["failed"] + counts["cancelled"]
+    total = sum(counts.values())
     note = view["waiting"] or job["reason"]
     if not note and view["eta_s"] and job["state"] not in ENDED:
         likely, worst = (duration(seconds) for seconds in view["eta_s"])
@@ -81,11 +81,11 @@ def job_now(view: Any, attempts: Any = ()) -> JobNow:
         id=job["id"],
         name=clean(job["name"], limit=100, one_line=True),
         state=job["state"],
-        total=sum(counts.values()),
+        total=total,
         done=counts["done"],
         failed=counts["failed"],
         running=counts["assigned"] + counts["running"] + counts["cancelling"],
-        progress=max(float(view["progress"]), ended / max(sum(counts.values()), 1)),
+        progress=counts["done"] / max(total, 1),
         note=clean(note, limit=300, one_line=True),
         directories=tuple(job["output_directories"]),
         files=tuple(reversed(files[:FILES])),

@@ -14,12 +14,6 @@ from .live import JobNow, send
 from .properties import LIVE, directory, find_farm, wish
 
 
-class Problems:
-    """What the last check found, by scene file; shown in the panel until the next one."""
-
-    found: tuple[str, ...] = ()
-
-
 def refuse(operator: Any, text: str) -> set[str]:
     LIVE.say(text, is_error=True)
     operator.report({"ERROR"}, text)
@@ -82,7 +76,6 @@ def _ready(context: Any, *, saves: bool) -> tuple[SceneFacts, Wish]:
     wanted = wish(context.scene.ridgeline)
     facts = scene.read(context.scene, is_thorough=True)
     found = problems(facts, wanted)
-    Problems.found = tuple(problem.text for problem in found)
     wrong = blocking(found, wanted)
     if wrong:
         raise UserError("\n".join(problem.text for problem in wrong))
@@ -110,9 +103,8 @@ class RIDGELINE_OT_check(bpy.types.Operator):
         wanted = wish(context.scene.ridgeline)
         facts = scene.read(context.scene, is_thorough=True)
         found = problems(facts, wanted)
-        Problems.found = tuple(problem.text for problem in found)
         if found:
-            return refuse(self, "\n".join(Problems.found))
+            return refuse(self, "\n".join(problem.text for problem in found))
         text = f"nothing is wrong; the first frame goes to {first_output(submission(facts, wanted))}"
         LIVE.say(text)
         self.report({"INFO"}, text)

@@ -11,7 +11,6 @@ from farm.text import plural
 from . import scene
 from .job import first_output, frames_of, submission
 from .live import JobNow
-from .operators import Problems
 from .properties import LIVE, wish
 
 _LINE = 60
@@ -55,8 +54,6 @@ class RIDGELINE_PT_main(_Panel, bpy.types.Panel):
         column.prop(settings, "trusts_scripts")
         column.prop(settings, "in_spite")
         _draw_summary(layout, context.scene, settings)
-        for problem in Problems.found:
-            _label(layout, problem, icon="ERROR")
         row = layout.row()
         row.scale_y = 1.5
         row.operator_context = "INVOKE_DEFAULT"

@@ -54,7 +54,7 @@ class RidgelineSettings(bpy.types.PropertyGroup):
             subtype="FILE_PATH",
         ),
         "priority": _props.IntProperty(
-            name="Priority", description="Higher first", default=50, min=0, max=100, subtype="PERCENTAGE"
+            name="Priority", description="Higher first", default=50, min=0, max=100
         ),
         "pool": _props.StringProperty(name="Pool", description="The nodes to use; empty: any"),
         "profile": _props.EnumProperty(name="Profile", description="What takes the time", items=PROFILES),
