@@ -1,3 +1,13 @@
+"""Settings that would do harm are refused, and paths mean what a user expects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from farm.errors import UserError
+from farm.settings import load_settings
 
 
 def test_a_tilde_means_the_home_directory() -> None:
