@@ -5,7 +5,8 @@ Threads, and what each owns:
 - *celery*: the consuming connection. Hands messages to the supervisor's inbox.
 - *supervisor*: the lifecycle, the session hosts and their pipes (one selector loop). Waits for nothing else.
 - *scribe*: journal and spool. *sender*: the publishing connection.
-- *gauges*: utilisation. *errands*: removing private directories, which may hang on a dead file server.
+- *gauges*: how busy CPU and disk are. *telemetry*: how the GPUs are, and what attempts use of them.
+- *errands*: removing private directories, which may hang on a dead file server.
 
 The supervisor decides with `workers.lifecycle`, which is pure; this module carries its instructions out.
 """
@@ -23,7 +24,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -32,7 +33,7 @@ import farm
 from farm.broker.publisher import Publisher
 from farm.errors import FarmError, UserError
 from farm.model.ids import AttemptId, NodeId
-from farm.model.machines import Capabilities, DeviceKind
+from farm.model.machines import Capabilities
 from farm.model.states import Outcome
 from farm.settings import Settings, inherited_environment
 from farm.text import clean, plural
@@ -57,14 +58,15 @@ from workers import capabilities as machine
 from workers import containment, lifecycle, staging
 from workers.celery_worker import CeleryWorker
 from workers.gauges import Gauges
-from workers.gpu import Gpus
+from workers.gpu.isolation import device_environment
 from workers.hosts import HostProcess
 from workers.journal import Journal
 from workers.lifecycle import Lifecycle, Rules, Stage
-from workers.processes import boot_id, boottime, kill_one, kill_tagged, start_time
+from workers.processes import boot_id, boottime, descendants, kill_one, kill_tagged, start_time
 from workers.scribe import Accepted, OnHost, Received, Scribe
 from workers.sender import Sender
 from workers.spool import Spool
+from workers.telemetry import Telemetry
 
 _LOG = logging.getLogger(__name__)
 _LET_THROUGH = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "USER", "LOGNAME")
@@ -87,6 +89,7 @@ class _Parts:
     sender: Sender
     scribe: Scribe
     gauges: Gauges
+    telemetry: Telemetry
 
 
 def start_agent(
@@ -189,6 +192,7 @@ class _Supervisor:
         self._hosts: dict[int, HostProcess] = {}
         self._host_started: dict[int, float | None] = {}
         self._attempt_on: dict[int, AttemptId] = {}
+        self._devices_of: dict[AttemptId, tuple[str, ...]] = {}
         self._log_sequence: dict[AttemptId, int] = {}
         self._celery = CeleryWorker(
             settings,
@@ -265,7 +269,7 @@ class _Supervisor:
         journal.load()
         spool.load()
         self._bury_the_dead(journal, spool)
-        gpus = Gpus()
+        providers = machine.providers(settings)
         environment = _environment(settings)
         capabilities = self._given_capabilities
         if capabilities is None:
@@ -273,7 +277,7 @@ class _Supervisor:
             shim = machine.bpy_shim(software, settings.state_dir / "bin")
             if shim is not None:
                 environment["PATH"] += os.pathsep + str(shim)
-            capabilities = machine.capabilities(settings, gpus, software)
+            capabilities = machine.capabilities(settings, providers, software)
         sender = Sender(
             self._node_id,
             self._session,
@@ -300,8 +304,18 @@ class _Supervisor:
             ended=[(a, e.stage) for a, e in journal.entries.items() if e.has_ended],
             forgotten=journal.accepted_ids,
         )
-        gauges = Gauges(settings.state_dir, gpus.loads, period_s=settings.heartbeat_s)
+        gauges = Gauges(settings.state_dir, period_s=settings.heartbeat_s)
         gauges.start()
+        telemetry = Telemetry(
+            providers,
+            capabilities.devices,
+            own_pids=descendants,
+            on_change=lambda: self.post(lifecycle.LoadsChanged()),
+            on_fault=lambda device_id, reason: self.post(
+                lifecycle.DeviceFailed(device_id=device_id, reason=reason)
+            ),
+        )
+        telemetry.start()
         scribe.start()
         sender.start()
         self._errands.start()
@@ -318,6 +332,7 @@ class _Supervisor:
             sender=sender,
             scribe=scribe,
             gauges=gauges,
+            telemetry=telemetry,
         )
 
     def _bury_the_dead(self, journal: Journal, spool: Spool) -> None:
@@ -359,6 +374,7 @@ class _Supervisor:
     def _tear_down(self, parts: _Parts) -> None:
         self._celery.ask_to_stop()
         parts.gauges.stop()
+        parts.telemetry.stop()
         for host in self._hosts.values():
             host.close_input()
         for host in list(self._hosts.values()):
@@ -433,9 +449,10 @@ class _Supervisor:
                 sequence=instruction.sequence,
                 attempts=instruction.attempts,
                 capabilities=parts.capabilities if instruction.is_full else None,
-                loads=parts.gauges.loads,
+                loads=parts.gauges.loads + parts.telemetry.loads,
                 disk_free_mib=parts.gauges.disk_free_mib,
                 is_draining=instruction.is_draining,
+                fault=parts.telemetry.node_fault,
                 agent_version=farm.__version__,
             )
         )
@@ -465,6 +482,7 @@ class _Supervisor:
             return  # its death is on the way
         order = instruction.order
         self._attempt_on[host.host_id] = order.attempt_id
+        self._devices_of[order.attempt_id] = tuple(order.device_id.split(","))
         self._log_sequence[order.attempt_id] = 0
         parts.scribe.write(
             OnHost(
@@ -497,10 +515,15 @@ class _Supervisor:
             case Progress():
                 parts.sender.progress(message)
             case Started(attempt_id=attempt_id):
+                device_ids = self._devices_of.get(attempt_id, ())
+                parts.telemetry.begin(attempt_id, device_ids)
                 self._handle(parts, lifecycle.HostStarted(host_id=host.host_id, attempt_id=attempt_id))
             case Finished():
                 self._attempt_on.pop(host.host_id, None)
-                self._handle(parts, lifecycle.HostFinished(host_id=host.host_id, finished=message))
+                self._devices_of.pop(message.attempt_id, None)
+                usage, probe = parts.telemetry.end(message.attempt_id)
+                finished = replace(message, usage=usage, probe=probe)
+                self._handle(parts, lifecycle.HostFinished(host_id=host.host_id, finished=finished))
             case HostReady():
                 self._handle(parts, lifecycle.HostReady(host_id=host.host_id))
 
@@ -510,6 +533,10 @@ class _Supervisor:
         del self._hosts[host_id]
         del self._host_started[host_id]
         attempt_id = self._attempt_on.pop(host_id, None)
+        if attempt_id is not None:
+            self._devices_of.pop(attempt_id, None)
+            if self._parts is not None:
+                self._parts.telemetry.end(attempt_id)
 
         def look() -> None:
             reason = host.reap(_REAP_S)
@@ -570,17 +597,3 @@ def _environment(settings: Settings) -> dict[str, str]:
         (environment.get("PATH") or os.defpath, str(Path(sys.executable).parent))
     )
     return environment
-
-
-def device_environment(capabilities: Capabilities, device_id: str) -> dict[str, str]:
-    """Variables that keep an attempt on its device.
-
-    By UUID, because indices are ordered differently by CUDA and the driver. An attempt on the CPU of a
-    machine with GPUs sees none of them: they belong to other slots.
-    """
-    kinds = {device.id: device.kind for device in capabilities.devices}
-    if kinds.get(device_id, DeviceKind.CPU) is not DeviceKind.CPU:
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device_id}
-    if any(kind is not DeviceKind.CPU for kind in kinds.values()):
-        return {"CUDA_VISIBLE_DEVICES": ""}
-    return {}

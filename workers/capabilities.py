@@ -8,7 +8,8 @@ import platform
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -18,7 +19,11 @@ from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.settings import Settings
 from farm.text import clean
 from workers.cpu_benchmark import cpu_model, measured, usable_cpus
-from workers.gpu import Gpus
+from workers.gpu.amd import Amd
+from workers.gpu.declared import declared_devices
+from workers.gpu.intel import Intel
+from workers.gpu.nvidia import Nvidia
+from workers.gpu.provider import GpuProvider
 
 _LOG = logging.getLogger(__name__)
 PLUGINS = "ridgeline.plugins"
@@ -35,8 +40,18 @@ def default_slots(cpus: int) -> int:
     return max(1, cpus // _CPUS_PER_SLOT)
 
 
-def capabilities(settings: Settings, gpus: Gpus, software: dict[str, str]) -> Capabilities:
-    """This machine, measured. Takes up to two seconds the first time (then the CPU's figures are cached)."""
+def providers(settings: Settings) -> tuple[GpuProvider, ...]:
+    """Who to ask for GPUs: every vendor, or nobody when the devices are declared."""
+    return () if settings.devices else (Nvidia(), Amd(), Intel())
+
+
+def capabilities(
+    settings: Settings, providers: Sequence[GpuProvider], software: dict[str, str]
+) -> Capabilities:
+    """This machine, measured: what was not measured before takes a few seconds for each device.
+
+    Raises UserError when `settings.devices` names nothing that can be read.
+    """
     cpus = usable_cpus()
     figures = measured(settings.state_dir, cpus)
     cpu = Device(
@@ -47,7 +62,14 @@ def capabilities(settings: Settings, gpus: Gpus, software: dict[str, str]) -> Ca
         fp32_tflops=figures.fp32_tflops,
         memory_bandwidth_gbps=figures.memory_bandwidth_gbps,
         source="measured",
+        backends=("cpu",),
+        telemetry=("busy", "memory"),
+        sources={"fp32_tflops": "measured", "memory_bandwidth_gbps": "measured"},
     )
+    gpus = [device for provider in providers for device in provider.devices()]
+    gpus = [_shared(device, settings) for device in gpus]
+    if settings.devices:
+        gpus = list(declared_devices(settings.devices))
     return Capabilities(
         os_family={"Darwin": "macos"}.get(platform.system(), platform.system().lower()),
         cpu_arch={"amd64": "x86_64", "aarch64": "arm64"}.get(
@@ -56,11 +78,17 @@ def capabilities(settings: Settings, gpus: Gpus, software: dict[str, str]) -> Ca
         cpus=cpus,
         memory_mib=int(psutil.virtual_memory().total // (1024 * 1024)),
         pools=settings.pools,
-        devices=(cpu, *gpus.devices()),
+        devices=(cpu, *gpus),
         software=software,
         attributes=dict(settings.attributes),
         amounts=dict(settings.amounts),
+        notes=tuple(note for provider in providers for note in provider.notes),
     )
+
+
+def _shared(device: Device, settings: Settings) -> Device:
+    """With as many slots as the node's settings give a GPU."""
+    return replace(device, slots=settings.gpu_slots, vram_per_task_mib=settings.gpu_task_vram_mib)
 
 
 def software_versions(

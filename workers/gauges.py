@@ -1,11 +1,10 @@
-"""How busy the machine is, sampled by a thread of its own: a wedged driver can hang a call for seconds."""
+"""How busy CPU and disk are, sampled by a thread of its own: a dead file server can hang a call."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -34,11 +33,8 @@ def disk_free_mib(path: Path) -> int | None:
 class Gauges:
     """`loads` and `disk_free_mib` never block; they know nothing when the last sample is too old."""
 
-    def __init__(
-        self, state_dir: Path, gpu_loads: Callable[[], tuple[DeviceLoad, ...]], *, period_s: float
-    ) -> None:
+    def __init__(self, state_dir: Path, *, period_s: float) -> None:
         self._state_dir = state_dir
-        self._gpu_loads = gpu_loads
         self._period_s = period_s
         self._sampled_at = float("-inf")
         self._loads: tuple[DeviceLoad, ...] = ()
@@ -68,7 +64,7 @@ class Gauges:
     def _run(self) -> None:
         while not self._stopping.wait(self._period_s if self._loads else 0.1):
             try:
-                self._loads = (cpu_load(), *self._gpu_loads())
+                self._loads = (cpu_load(),)
                 self._disk_free_mib = disk_free_mib(self._state_dir)
             except (OSError, psutil.Error) as error:
                 _LOG.warning("cannot read how busy the machine is: %s", error)

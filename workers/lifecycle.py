@@ -41,6 +41,8 @@ START_TRIES = 3
 KILL_MARGIN_S = 1.0
 """A session host kills its renderer itself within `kill_grace_s`; this much later it is killed whole."""
 MOST_UNANSWERED = 64
+NEWS_S = 1.0
+"""Least time between heartbeats that are sent because of news of a device."""
 
 
 class Phase(StrEnum):
@@ -128,6 +130,19 @@ class HelloAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadsChanged:
+    """A device crossed a threshold: the farm should hear of it before the next heartbeat is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFailed:
+    """A device is lost, for as long as this agent lives."""
+
+    device_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostReady:
     host_id: int
 
@@ -172,6 +187,8 @@ Event = (
     | HeartbeatAnswered
     | ReportsStored
     | HelloAsked
+    | LoadsChanged
+    | DeviceFailed
     | HostReady
     | HostStarted
     | HostFinished
@@ -307,7 +324,12 @@ class Held:
 
     @property
     def device_id(self) -> str:
+        """One, or several joined by commas."""
         return self.order.device_id if self.order is not None else ""
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        return tuple(self.device_id.split(","))
 
     @property
     def is_exclusive(self) -> bool:
@@ -340,6 +362,9 @@ class Lifecycle:
     _next_host_id: int = 1
     _waiting: dict[str, deque[AttemptId]] = field(default_factory=dict)
     _busy: dict[str, int] = field(default_factory=dict)
+    _failed: dict[str, str] = field(default_factory=dict)
+    """Device id -> why it is of no use any more."""
+    _sent_last: float = float("-inf")
     _forgotten: OrderedDict[AttemptId, None] = field(default_factory=OrderedDict)
     _sequence: int = 0
     _sent_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
@@ -406,6 +431,10 @@ class Lifecycle:
             case HelloAsked():
                 self._has_said_hello = False
                 self._heartbeat(now, out)
+            case LoadsChanged():
+                self._heartbeat_soon(now)
+            case DeviceFailed(device_id=device_id, reason=reason):
+                self._device_failed(device_id, reason, now, out)
             case BrokerConnected():
                 self._backlog_until = now + BACKLOG_S
                 self._heartbeat(now, out)
@@ -440,14 +469,21 @@ class Lifecycle:
             self.held[order.attempt_id] = held
             if self.is_draining or self.refusal:
                 self._end(held, Outcome.NODE_LOST, self._handing_back(), out)
-            elif order.device_id not in self.rules.slots:
-                self._end(
-                    held, Outcome.NODE_FAULT, f"{self.rules.node_id} has no device {order.device_id!r}", out
-                )
+            elif wrong := self._cannot_use(held.device_ids):
+                self._end(held, Outcome.NODE_FAULT, wrong, out)
             else:
                 fresh.append((order.attempt_id, stage))
         if fresh:
             out.append(Record(attempts=tuple(fresh)))
+
+    def _cannot_use(self, device_ids: Iterable[str]) -> str:
+        """Why an attempt cannot run on these devices; empty: it can."""
+        for device_id in device_ids:
+            if device_id not in self.rules.slots:
+                return f"{self.rules.node_id} has no device {device_id!r}"
+            if device_id in self._failed:
+                return f"{device_id} of {self.rules.node_id}: {self._failed[device_id]}"
+        return ""
 
     def _recorded(self, attempt_ids: Iterable[AttemptId], now: float, out: list[Instruction]) -> None:
         asks = False
@@ -475,11 +511,13 @@ class Lifecycle:
     def _fill(self, now: float, out: list[Instruction]) -> None:
         """Give free slots to waiting attempts."""
         for device_id, line in self._waiting.items():
-            while line and self._busy.get(device_id, 0) < self.rules.slots[device_id]:
+            parts = device_id.split(",")
+            while line and all(self._busy.get(part, 0) < self.rules.slots[part] for part in parts):
                 held = self.held.get(line.popleft())
                 if held is None or held.phase is not Phase.QUEUED or held.script is None:
                     continue  # ended while it waited
-                self._busy[device_id] = self._busy.get(device_id, 0) + 1
+                for part in parts:
+                    self._busy[part] = self._busy.get(part, 0) + 1
                 held.phase = Phase.STARTING
                 host_id = self._idle_host(held.script.job_uid)
                 if host_id is None:
@@ -568,7 +606,8 @@ class Lifecycle:
             host.attempt_id = None
             host.idle_since = now
         held.host_id = None
-        self._busy[held.device_id] -= 1
+        for device_id in held.device_ids:
+            self._busy[device_id] -= 1
 
     # --- attempts end ---
 
@@ -652,6 +691,7 @@ class Lifecycle:
         if len(self._sent_at) > MOST_UNANSWERED:
             self._sent_at.popitem(last=False)
         self._next_heartbeat = now + self.rules.heartbeat_s
+        self._sent_last = now
         out.append(
             SendHeartbeat(
                 sequence=sequence,
@@ -661,6 +701,23 @@ class Lifecycle:
             )
         )
         self._has_said_hello = True
+
+    def _heartbeat_soon(self, now: float) -> None:
+        """At once, but not twice within NEWS_S: a load that trembles must not flood the farm."""
+        self._next_heartbeat = min(self._next_heartbeat, max(now, self._sent_last + NEWS_S))
+
+    def _device_failed(self, device_id: str, reason: str, now: float, out: list[Instruction]) -> None:
+        """End what runs or waits on the device; it runs elsewhere, no retry spent."""
+        if device_id in self._failed:
+            return
+        self._failed[device_id] = reason
+        for held in list(self.held.values()):
+            if held.phase is Phase.ENDED or device_id not in held.device_ids:
+                continue
+            grace_s = self.rules.kill_grace_s + KILL_MARGIN_S
+            self._stop(held, Outcome.NODE_FAULT, self._cannot_use([device_id]), grace_s, now, out)
+        self._heartbeat_soon(now)
+        self._fill(now, out)
 
     def _answered(self, answer: HeartbeatAnswer, now: float, out: list[Instruction]) -> None:
         sent_at = self._sent_at.get(answer.sequence)

@@ -89,3 +89,35 @@ def kill_one(pid: int, started: float | None) -> None:
             os.kill(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
+
+
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel gives the first PID namespace this number."""
+
+
+def descendants() -> frozenset[int] | None:
+    """Pids of this process and all below it, as the host counts them; None in a container.
+
+    Drivers tell the host's pids. A process in a PID namespace of its own cannot know which are its own.
+    """
+    try:
+        if os.readlink(_PROC / "self/ns/pid") != _INITIAL_PID_NAMESPACE:
+            return None
+    except OSError:
+        return None
+    parents: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                # "pid (name) state ppid": the name may hold anything, also blanks and brackets.
+                fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                parents.setdefault(int(fields[1]), []).append(int(entry.name))
+            except (OSError, IndexError, ValueError):
+                continue  # it has ended meanwhile
+    found = {os.getpid()}
+    waiting = [os.getpid()]
+    while waiting:
+        children = [pid for pid in parents.get(waiting.pop(), []) if pid not in found]
+        found.update(children)
+        waiting += children
+    return frozenset(found)

@@ -16,6 +16,7 @@ _TAGGED: Final[Mapping[Tag, tuple[float, float]]] = {
     Tag.COMPUTE: (0.85, 0.15),
     Tag.BANDWIDTH: (0.15, 0.85),
     Tag.BALANCED: (0.5, 0.5),
+    Tag.LATENCY: (0.2, 0.2),
 }
 """(compute share, bandwidth share) that a tag stands for."""
 

@@ -19,6 +19,25 @@ class PublishedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUsage:
+    """What an attempt used of its device (or devices, together). None: the device cannot say."""
+
+    device_model: str
+    devices: int = 1
+    seconds: float = 0.0
+    """For which it held them."""
+    busy: float | None = None
+    """0 to 1, mean: a kernel ran."""
+    memory_busy: float | None = None
+    """0 to 1, mean: device memory was read or written."""
+    vram_peak_mib: int | None = None
+    """On one device, by all processes."""
+    energy_j: float | None = None
+    """Shared out equally where several attempts ran on a device."""
+    throttled_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     id: AttemptId
     task_id: TaskId
@@ -41,5 +60,7 @@ class Attempt:
     runtime_s: float | None = None
     peak_memory_mib: int | None = None
     cpu_s: float | None = None
+    usage: DeviceUsage | None = None
+    """Of GPUs."""
     warnings: tuple[str, ...] = ()
     files: tuple[PublishedFile, ...] = ()

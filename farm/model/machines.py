@@ -17,22 +17,62 @@ class DeviceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Something that renders. Figures that are not known are None, never 0.
-
-    fp32_tflops: peak or measured single precision, 10^12 FLOP/s.
-    memory_bandwidth_gbps: to the device's own memory, 10^9 byte/s.
-    source: where the figures come from ("driver", "catalogue", "measured", "configured").
-    """
+    """Something that renders, whoever made it. What is not known is None, never 0; `unknown` says why."""
 
     id: str
-    """Unique in its node: "cpu", or the GPU's UUID."""
+    """Unique in its node: "cpu", or the GPU's or MIG instance's UUID."""
     kind: DeviceKind
     model: str
     slots: int = 1
     fp32_tflops: float | None = None
+    """Single precision, 10^12 FLOP/s: measured where there is a measurement, else the sustained peak."""
     memory_bandwidth_gbps: float | None = None
+    """To the device's own memory, 10^9 byte/s."""
     vram_mib: int | None = None
     source: str = "measured"
+    """Where most of the figures come from: "driver", "catalogue", "measured" or "configured"."""
+    vendor: str = ""
+    """"nvidia", "amd", "intel"; empty for a CPU."""
+    parent_id: str | None = None
+    """Of a MIG instance: the GPU that it is a part of."""
+    pci: str | None = None
+    """As Linux writes it: "0000:17:00.0"."""
+    driver: str | None = None
+    architecture: str | None = None
+    api: str | None = None
+    """What compilers target: "cuda 8.9", "gfx1100"."""
+    ray_tracing_generation: int | None = None
+    """The vendor's own count (NVIDIA: 1 Turing to 4 Blackwell); 0: no ray-tracing hardware."""
+    ray_rate_mrays: float | None = None
+    """Measured, 10^6 rays/s."""
+    host_bandwidth_gbps: float | None = None
+    """From the host's memory to the device, measured, 10^9 byte/s."""
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    tdp_w: float | None = None
+    is_unified: bool = False
+    """Its memory is the host's."""
+    is_declared: bool = False
+    """Somebody wrote it into a file: nobody has seen it."""
+    backends: tuple[str, ...] = ()
+    """"cuda", "optix", "hip", "oneapi", "cpu"."""
+    telemetry: tuple[str, ...] = ()
+    """What it can report while it works: "busy", "memory-busy", "power", "energy", ..."""
+    vram_per_task_mib: int = 0
+    """Set aside for each task, where several share the device."""
+    visible: dict[str, str] = field(default_factory=dict, hash=False)
+    """Environment variables that let a process see this device and no other of its vendor."""
+    sources: dict[str, str] = field(default_factory=dict, hash=False)
+    """Field name to where its value comes from, as `source`."""
+    unknown: dict[str, str] = field(default_factory=dict, hash=False)
+    """Field name to why it has no value."""
+
+    @property
+    def ridge(self) -> float | None:
+        """FLOP per byte at which arithmetic and memory traffic take equally long."""
+        if not self.fp32_tflops or not self.memory_bandwidth_gbps:
+            return None
+        return 1000 * self.fp32_tflops / self.memory_bandwidth_gbps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +81,25 @@ class DeviceLoad:
 
     device_id: str
     utilisation: float | None = None
-    """0 to 1, all processes."""
+    """0 to 1, all processes: the share of time in which something ran, not of what it could do."""
     memory_occupancy: float | None = None
     """0 to 1: the share of VRAM (or host memory for the CPU) in use."""
+    memory_busy: float | None = None
+    """0 to 1: the share of time in which its memory was read or written."""
+    vram_used_mib: int | None = None
+    vram_foreign_mib: int | None = None
+    """Held by processes that are not the farm's."""
+    temperature_c: float | None = None
+    power_w: float | None = None
+    clock_mhz: float | None = None
+    health: float = 1.0
+    """0 to 1: the share of its figures that it can be expected to give now."""
+    complaint: str = ""
+    """Why `health` is below 1: "throttled: hardware thermal slowdown"."""
+    closed: str = ""
+    """Why it takes no work for now: "compute mode is prohibited"."""
+    fault: str = ""
+    """Why it takes no work until somebody has looked: "lost (Xid 79)"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +118,8 @@ class Capabilities:
     """OpenJD attribute name (lower case) to values, beyond the standard ones."""
     amounts: dict[str, float] = field(default_factory=dict)
     """OpenJD amount name (lower case) to quantity, beyond the standard ones."""
+    notes: tuple[str, ...] = ()
+    """What is missing or wrong on this machine, for people: "no NVIDIA driver"."""
 
     @property
     def slots(self) -> int:

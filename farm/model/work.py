@@ -17,6 +17,8 @@ class Tag(StrEnum):
     COMPUTE = "compute"
     BANDWIDTH = "bandwidth"
     BALANCED = "balanced"
+    LATENCY = "latency"
+    """Neither: the host or I/O holds the device up."""
     UNKNOWN = "unknown"
 
 
@@ -31,6 +33,8 @@ class Profile:
     source: str = "prior"
     """"user", "hint", "probe", "history" or "prior"."""
     tag: Tag = Tag.UNKNOWN
+    device_model: str = ""
+    """Of a probe: the device that the shares are relative to."""
 
 
 class Isolation(StrEnum):

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from farm.errors import FarmError
-from farm.model.attempts import PublishedFile
+from farm.model.attempts import DeviceUsage, PublishedFile
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.machines import Capabilities, DeviceLoad
+from farm.model.probes import Probe
 from farm.model.states import Outcome
 from farm.model.work import Isolation, OutputSpec
 
@@ -144,6 +145,8 @@ class Heartbeat:
     loads: tuple[DeviceLoad, ...] = ()
     disk_free_mib: int | None = None
     is_draining: bool = False
+    fault: str = ""
+    """Not empty: this node should take no work until somebody has looked: "reboot needed"."""
     agent_version: str = ""
     wire: int = WIRE_VERSION
     kind: Literal["heartbeat"] = "heartbeat"
@@ -178,6 +181,10 @@ class Finished:
     """Seconds until the first frame began, where the parser can tell."""
     peak_memory_mib: int | None = None
     cpu_s: float | None = None
+    usage: DeviceUsage | None = None
+    """Of the attempt's GPUs; None on the CPU."""
+    probe: Probe | None = None
+    """What its first seconds on the GPU said of its demand."""
     kind: Literal["finished"] = "finished"
 
 

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from farm.errors import UserError
-from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome
 from farm.settings import Settings
 from farm.wire.messages import SayHello, Stop, TidyJob
 from tests.workers.agents import MACHINE, fake_host_command, settings_in
 from tests.workers.fake_farm import FakeFarm, launch, new_ids
 from workers import staging
-from workers.agent import AgentHandle, device_environment, start_agent
+from workers.agent import AgentHandle, start_agent
 from workers.processes import tagged
 
 
@@ -171,12 +170,3 @@ def test_a_message_that_cannot_be_read_harms_nothing(
 def test_a_second_agent_on_the_same_state_is_refused(agent: AgentHandle, settings: Settings) -> None:
     with pytest.raises(UserError, match=rf"another agent \(process {os.getpid()}\) runs on .*state"):
         start_agent(settings)
-
-
-def test_devices_are_named_to_renderers_by_uuid() -> None:
-    gpu = Device(id="GPU-1", kind=DeviceKind.GPU, model="g")
-    cpu = Device(id="cpu", kind=DeviceKind.CPU, model="c")
-    both = Capabilities(devices=(cpu, gpu))
-    assert device_environment(both, "GPU-1")["CUDA_VISIBLE_DEVICES"] == "GPU-1"
-    assert device_environment(both, "cpu") == {"CUDA_VISIBLE_DEVICES": ""}
-    assert device_environment(Capabilities(devices=(cpu,)), "cpu") == {}

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -20,7 +19,6 @@ from farm.model.machines import DeviceKind
 from farm.settings import Settings
 from workers import capabilities, cpu_benchmark, processes
 from workers.gauges import Gauges
-from workers.gpu import Gpus
 
 # --- CPU -------------------------------------------------------------------------------------------------
 
@@ -53,7 +51,7 @@ def test_a_node_offers_its_cpu_with_a_slot_for_every_two(
     figures = cpu_benchmark.CpuFigures(fp32_tflops=1.0, memory_bandwidth_gbps=2.0)
     monkeypatch.setattr(cpu_benchmark, "measure", lambda cpus: figures)
     settings = Settings(state_dir=tmp_path, attributes={"attr.site": ("berlin",)})
-    offered = capabilities.capabilities(settings, Gpus(lambda: None), {"blender": "4.2"})
+    offered = capabilities.capabilities(settings, (), {"blender": "4.2"})
     (cpu,) = offered.devices
     assert cpu.kind is DeviceKind.CPU
     assert cpu.slots == capabilities.default_slots(offered.cpus)
@@ -63,112 +61,7 @@ def test_a_node_offers_its_cpu_with_a_slot_for_every_two(
     assert offered.cpu_arch in ("x86_64", "arm64")
     assert offered.attributes == {"attr.site": ("berlin",)}
     assert [capabilities.default_slots(cpus) for cpus in (1, 2, 3, 8)] == [1, 1, 1, 4]
-    assert capabilities.capabilities(Settings(state_dir=tmp_path, slots=7), Gpus(lambda: None), {}).slots == 7
-
-
-# --- GPUs ------------------------------------------------------------------------------------------------
-
-
-class FakeNvmlError(Exception):
-    pass
-
-
-class FakeNvml:
-    """A driver with three GPUs: a data-centre board, a consumer board that knows little, a MIG board."""
-
-    NVMLError = FakeNvmlError
-    NVML_CLOCK_SM = 1
-    NVML_CLOCK_MEM = 2
-    nvmlMemory_v2 = 2  # noqa: N815 - the driver's name
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 4
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        if index == 3:
-            raise FakeNvmlError("GPU is lost")
-        return f"gpu{index}"
-
-    def nvmlDeviceGetUUID(self, handle: str) -> str | bytes:
-        return {"gpu0": "GPU-0", "gpu1": b"GPU-1", "gpu2": "GPU-2", "mig1": "MIG-1"}[handle]
-
-    def nvmlDeviceGetName(self, handle: str) -> str:
-        if handle == "gpu1":
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "garbage")
-        return "NVIDIA L40S"
-
-    def nvmlDeviceGetBrand(self, handle: str) -> int:
-        return 5 if handle == "gpu1" else 14
-
-    def nvmlDeviceGetNumGpuCores(self, handle: str) -> int:
-        if handle == "gpu2":
-            raise FakeNvmlError("Not Supported")
-        return 10_000
-
-    def nvmlDeviceGetMaxClockInfo(self, handle: str, kind: int) -> int:
-        return {1: 2000, 2: 9001}[kind]
-
-    def nvmlDeviceGetMemoryBusWidth(self, handle: str) -> int:
-        if handle == "gpu1":
-            raise FakeNvmlError("Not Supported")
-        return 384
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int | None = None) -> Any:
-        gib = 6 if handle == "mig1" else 48
-        return types.SimpleNamespace(total=gib * 2**30, used=gib * 2**28)
-
-    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
-        return [1 if handle == "gpu2" else 0, 0]
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: str) -> int:
-        return 7
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, index: int) -> str:
-        if index != 1:
-            raise FakeNvmlError("Not Found")
-        return "mig1"
-
-    def nvmlDeviceGetAttributes_v2(self, handle: str) -> Any:
-        return types.SimpleNamespace(multiprocessorCount=14)
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> tuple[int, int]:
-        return (8, 0)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
-        if handle == "mig1":
-            raise FakeNvmlError("Not Supported")
-        return types.SimpleNamespace(gpu=50, memory=20)
-
-
-def test_gpus_are_described_by_what_their_driver_knows() -> None:
-    whole, poor, mig = Gpus(FakeNvml).devices()
-    assert (whole.id, whole.kind, whole.model, whole.vram_mib) == (
-        "GPU-0",
-        DeviceKind.GPU,
-        "NVIDIA L40S",
-        49152,
-    )
-    assert whole.fp32_tflops == pytest.approx(40.0)
-    assert whole.memory_bandwidth_gbps == pytest.approx(864.1, abs=0.1)
-    assert poor.fp32_tflops == pytest.approx(40.0 * 0.81), "a consumer board does not sustain its top clock"
-    assert poor.memory_bandwidth_gbps is None, "unknown is None, not 0"
-    assert poor.model == "NVIDIA GPU"
-    assert (mig.id, mig.kind, mig.vram_mib) == ("MIG-1", DeviceKind.MIG, 6144)
-    assert mig.fp32_tflops == pytest.approx(2 * 14 * 64 * 2000e-6)
-    assert mig.memory_bandwidth_gbps == pytest.approx(864.1 / 8, abs=0.1)
-
-
-def test_a_load_that_the_driver_cannot_tell_is_none() -> None:
-    loads = {load.device_id: load for load in Gpus(FakeNvml).loads()}
-    assert loads["GPU-0"].utilisation == 0.5
-    assert loads["MIG-1"].utilisation is None
-    assert loads["MIG-1"].memory_occupancy == 0.25
-
-
-def test_a_machine_without_a_driver_has_no_gpus() -> None:
-    gpus = Gpus()
-    assert gpus.devices() == () or all(device.id.startswith(("GPU-", "MIG-")) for device in gpus.devices())
-    assert Gpus(lambda: None).loads() == ()
+    assert capabilities.capabilities(Settings(state_dir=tmp_path, slots=7), (), {}).slots == 7
 
 
 # --- loads -----------------------------------------------------------------------------------------------
@@ -181,25 +74,15 @@ def wait_for(condition: Any, what: str) -> None:
         threading.Event().wait(0.01)
 
 
-def test_a_wedged_driver_makes_loads_unknown_and_holds_up_nobody(tmp_path: Path) -> None:
-    release = threading.Event()
-    wedged = False
-
-    def gpu_loads() -> tuple[()]:
-        if wedged:
-            release.wait(20)
-        return ()
-
-    gauges = Gauges(tmp_path, gpu_loads, period_s=0.05)
+def test_old_loads_are_not_told(tmp_path: Path) -> None:
+    gauges = Gauges(tmp_path, period_s=0.05)
     gauges.start()
     wait_for(lambda: gauges.loads, "loads")
-    assert gauges.loads[0].device_id == "cpu"
+    assert [load.device_id for load in gauges.loads] == ["cpu"]
     assert gauges.disk_free_mib
-    wedged = True
+    gauges.stop()
     wait_for(lambda: not gauges.loads, "old loads are not told")
     assert gauges.disk_free_mib is None
-    release.set()
-    gauges.stop()
 
 
 # --- renderers --------------------------------------------------------------------------------------------

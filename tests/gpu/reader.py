@@ -1,0 +1,54 @@
+"""A process that reads a fake driver on request: one JSON line in, one out.
+
+`new` makes a fresh provider; `devices`, `samples`, `processes`, `faults` ask it; `fork` asks it for devices
+in a child that was forked after the start. Every answer also has notes and node_fault.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from workers.gpu.nvidia import Nvidia
+
+
+def main() -> None:
+    provider = Nvidia()
+    for line in sys.stdin:
+        word = line.strip()
+        answer: Any = None
+        if word == "new":
+            provider = Nvidia()
+        elif word == "devices":
+            answer = [asdict(device) for device in provider.devices()]
+        elif word in ("samples", "processes"):
+            answer = [asdict(s) for s in provider.samples(with_processes=word == "processes")]
+        elif word == "faults":
+            answer = provider.faults()
+        elif word == "fork":
+            answer = in_child(provider)
+        elif word == "descriptors":
+            answer = len(os.listdir("/proc/self/fd"))
+        told = {"answer": answer, "notes": provider.notes, "node_fault": provider.node_fault}
+        print(json.dumps(told), flush=True)
+
+
+def in_child(provider: Nvidia) -> list[str]:
+    read, write = os.pipe()
+    if os.fork() == 0:
+        ids = [device.id for device in provider.devices()]
+        os.write(write, json.dumps(ids).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        told = pipe.read()
+    os.wait()
+    ids: list[str] = json.loads(told)
+    return ids
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""GPUs of this machine: what they are, how they are, and what keeps a task on its own."""

@@ -1,0 +1,274 @@
+"""How the GPUs are, read by one thread: a wedged driver can hang a call for seconds.
+
+Once a second (twice while a young attempt is probed) every device is asked; lists of processes, which are
+dear and hold the driver's lock, every ten seconds. The farm hears the digest with each heartbeat, and at once
+what crosses a threshold. What attempts use is summed up on the way.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from farm.flow import probe
+from farm.model.attempts import DeviceUsage
+from farm.model.ids import AttemptId
+from farm.model.machines import Device, DeviceKind, DeviceLoad
+from farm.model.probes import Probe, ProbeSample
+from workers.gpu import health
+from workers.gpu.provider import GpuProvider, Sample
+
+_LOG = logging.getLogger(__name__)
+PERIOD_S: Final = 1.0
+PROBE_PERIOD_S: Final = 0.5
+PROCESSES_S: Final = 10.0
+SILENT_S: Final = 15.0
+"""A driver that has not answered for this long is taken to be wedged."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What an attempt has used so far."""
+
+    devices: tuple[Device, ...]
+    began: float
+    is_probed: bool
+    last: dict[str, Sample] = field(default_factory=dict)
+    busy_s: float = 0.0
+    busy_seen_s: float = 0.0
+    memory_s: float = 0.0
+    memory_seen_s: float = 0.0
+    vram_peak_mib: int | None = None
+    energy_j: float | None = None
+    throttled_s: float = 0.0
+    can_throttle: bool = False
+    samples: list[ProbeSample] = field(default_factory=list)
+
+    def is_young(self, now: float) -> bool:
+        return self.is_probed and now - self.began < probe.PROBE_S
+
+
+class Telemetry:
+    """`loads`, `begin` and `end` may be called from any thread and never block for long."""
+
+    def __init__(
+        self,
+        providers: Sequence[GpuProvider],
+        devices: Sequence[Device],
+        *,
+        own_pids: Callable[[], frozenset[int] | None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
+        on_fault: Callable[[str, str], None] = lambda device_id, reason: None,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        """devices: what the providers enumerated, as the farm knows it. on_change: something crossed a
+        threshold; on_fault(device_id, reason): a device is lost; both from the telemetry's thread."""
+        self._providers = providers
+        self._devices = {device.id: device for device in devices if device.kind is not DeviceKind.CPU}
+        self._own_pids = own_pids
+        self._on_change = on_change
+        self._on_fault = on_fault
+        self._period_s = period_s
+        self._lock = threading.Lock()
+        self._loads: dict[str, DeviceLoad] = {}
+        self._signs: dict[str, frozenset[str]] = {}
+        self._faults: dict[str, str] = {}
+        self._node_fault = ""
+        self._foreign: dict[str, tuple[int | None, int | None]] = {}
+        self._watched: dict[AttemptId, _Watched] = {}
+        self._polled_at = time.monotonic()
+        self._processes_at = float("-inf")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+
+    def start(self) -> None:
+        """Does nothing on a machine without GPUs."""
+        if self._devices and self._providers:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    @property
+    def loads(self) -> tuple[DeviceLoad, ...]:
+        """Of every device that can be asked; of a wedged driver's devices that they are closed."""
+        with self._lock:
+            silent_s = time.monotonic() - self._polled_at
+            if self._loads and silent_s > max(SILENT_S, 3 * self._period_s):
+                return tuple(health.silent(self._devices[i], silent_s, self._faults) for i in self._loads)
+            return tuple(self._loads.values())
+
+    @property
+    def node_fault(self) -> str:
+        """Why this node should take no work."""
+        return self._node_fault or next((p.node_fault for p in self._providers if p.node_fault), "")
+
+    # --- attempts ---
+
+    def begin(self, attempt_id: AttemptId, device_ids: Sequence[str], *, is_probed: bool = True) -> None:
+        """The attempt's renderer is being started on these devices; the CPU is not watched."""
+        devices = tuple(self._devices[i] for i in device_ids if i in self._devices)
+        if devices:
+            with self._lock:
+                self._watched[attempt_id] = _Watched(
+                    devices=devices, began=time.monotonic(), is_probed=is_probed and len(devices) == 1
+                )
+
+    def end(self, attempt_id: AttemptId) -> tuple[DeviceUsage | None, Probe | None]:
+        """The attempt has ended: what it used, and what its first seconds said."""
+        with self._lock:
+            watched = self._watched.pop(attempt_id, None)
+        if watched is None:
+            return None, None
+        models = dict.fromkeys(device.model for device in watched.devices)
+        usage = DeviceUsage(
+            device_model=", ".join(models),
+            devices=len(watched.devices),
+            seconds=round(time.monotonic() - watched.began, 3),
+            busy=_ratio(watched.busy_s, watched.busy_seen_s),
+            memory_busy=_ratio(watched.memory_s, watched.memory_seen_s),
+            vram_peak_mib=watched.vram_peak_mib,
+            energy_j=None if watched.energy_j is None else round(watched.energy_j, 1),
+            throttled_s=round(watched.throttled_s, 2) if watched.can_throttle else None,
+        )
+        if not watched.samples:
+            return usage, None
+        return usage, probe.read(watched.samples, watched.devices[0].model)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._pause_s()):
+            try:
+                self.poll()
+            except Exception:  # noqa: BLE001 - the loop's edge: a driver's oddity must not end the telemetry
+                _LOG.exception("cannot read how the GPUs are")
+
+    def _pause_s(self) -> float:
+        now = time.monotonic()
+        with self._lock:
+            is_probing = any(watched.is_young(now) for watched in self._watched.values())
+        return min(PROBE_PERIOD_S, self._period_s) if is_probing else self._period_s
+
+    def poll(self) -> None:
+        """Ask every device once, and tell what changed."""
+        now = time.monotonic()
+        with_processes = now - self._processes_at >= PROCESSES_S
+        samples: dict[str, Sample] = {}
+        told: dict[str, str] = {}
+        for provider in self._providers:
+            told |= provider.faults()
+            for sample in provider.samples(with_processes=with_processes):
+                if sample.device_id in self._devices:
+                    samples[sample.device_id] = sample
+        if with_processes:
+            self._processes_at = now
+            self._look_at_processes(samples)
+        fresh = {i: reason for i, reason in told.items() if i in self._devices}
+        fresh |= {i: s.fault for i, s in samples.items() if s.fault and i not in fresh}
+        fresh = {i: reason for i, reason in fresh.items() if i not in self._faults}
+        node_fault = next((p.node_fault for p in self._providers if p.node_fault), "")
+        with self._lock:
+            self._faults |= fresh
+            changed = self._take(samples) or node_fault != self._node_fault
+            self._node_fault = node_fault
+            for watched in self._watched.values():
+                _use(watched, samples, self._sharing(), time.monotonic(), self._foreign)
+            self._polled_at = time.monotonic()
+        for device_id, reason in fresh.items():
+            _LOG.error("%s (%s): %s", self._devices[device_id].model, device_id, reason)
+            self._on_fault(device_id, reason)
+        if changed or fresh:
+            self._on_change()
+
+    def _look_at_processes(self, samples: dict[str, Sample]) -> None:
+        own = self._own_pids() if any(s.processes for s in samples.values()) else frozenset[int]()
+        self._foreign = {i: health.foreign_of(s, own) for i, s in samples.items()}
+
+    def _take(self, samples: dict[str, Sample]) -> bool:
+        """Whether a device shows other signs than before."""
+        changed = False
+        for device_id, sample in samples.items():
+            foreign_mib, foreign_pid = self._foreign.get(device_id, (None, None))
+            load = health.load_of(
+                sample,
+                self._devices[device_id],
+                foreign_mib=foreign_mib,
+                foreign_pid=foreign_pid,
+                fault=self._faults.get(device_id, ""),
+            )
+            before = self._signs.get(device_id)
+            signs = health.signs(load, before or frozenset())
+            changed |= before is not None and signs != before
+            self._loads[device_id], self._signs[device_id] = load, signs
+        return changed
+
+    def _sharing(self) -> dict[str, int]:
+        """How many watched attempts each device has."""
+        counts: dict[str, int] = {}
+        for watched in self._watched.values():
+            for device in watched.devices:
+                counts[device.id] = counts.get(device.id, 0) + 1
+        return counts
+
+
+def _use(
+    watched: _Watched,
+    samples: dict[str, Sample],
+    sharing: dict[str, int],
+    now: float,
+    foreign: dict[str, tuple[int | None, int | None]],
+) -> None:
+    """Add what passed since the last sample to what the attempt has used."""
+    for device in watched.devices:
+        sample = samples.get(device.id)
+        if sample is None or sample.fault:
+            continue
+        before = watched.last.get(device.id)
+        watched.last[device.id] = sample
+        if sample.vram_used_mib is not None:
+            watched.vram_peak_mib = max(watched.vram_peak_mib or 0, sample.vram_used_mib)
+        is_throttled = bool(sample.slowdowns)
+        watched.can_throttle |= "slowdowns" in device.telemetry
+        if watched.is_young(now):
+            watched.samples.append(
+                ProbeSample(
+                    busy=sample.busy,
+                    memory_busy=sample.memory_busy,
+                    dram_active=sample.dram_active,
+                    arithmetic_active=sample.arithmetic_active,
+                    multiprocessors_active=sample.multiprocessors_active,
+                    is_disturbed=is_throttled
+                    or sharing.get(device.id, 1) > 1
+                    or bool(foreign.get(device.id, (None, None))[0]),
+                )
+            )
+        passed_s = sample.read_at - (before.read_at if before is not None else watched.began)
+        if passed_s <= 0:
+            continue
+        if sample.busy is not None:
+            watched.busy_s += sample.busy * passed_s
+            watched.busy_seen_s += passed_s
+        if sample.memory_busy is not None:
+            watched.memory_s += sample.memory_busy * passed_s
+            watched.memory_seen_s += passed_s
+        watched.throttled_s += passed_s if is_throttled else 0.0
+        joules = _joules(before, sample, passed_s)
+        if joules is not None:
+            watched.energy_j = (watched.energy_j or 0.0) + joules / sharing.get(device.id, 1)
+
+
+def _joules(before: Sample | None, now: Sample, passed_s: float) -> float | None:
+    """By the counter where there is one, else by the power."""
+    counted = before.energy_j if before is not None else None
+    if counted is not None and now.energy_j is not None and now.energy_j >= counted:
+        return now.energy_j - counted
+    return None if now.power_w is None else now.power_w * passed_s
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return round(part / whole, 4) if whole > 0 else None
