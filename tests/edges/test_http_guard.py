@@ -298,8 +298,9 @@ def test_no_json_makes_the_server_fail(api: Api, fields: dict[str, Any]) -> None
     assert answer.status_code in (400, 404, 413, 422), answer.text
 
 
-def test_a_number_that_python_cannot_write_back_is_refused() -> None:
-    for body in (b"1e999", b"-1e999", b"NaN", b"[Infinity]", b'{"a": 18446744073709551616}'):
+def test_numbers_and_texts_that_cannot_be_kept_are_refused() -> None:
+    texts = (b'["a\\u0000b"]', b'{"a\\u0000": 1}', b'["\\ud800"]', b'{"\\udfff": 1}')
+    for body in (b"1e999", b"-1e999", b"NaN", b"[Infinity]", b'{"a": 18446744073709551616}', *texts):
         with pytest.raises(Refused):
             check_json(body)
     check_json(b'{"a": [1.5, 9223372036854775807, "\xc3\xa4 \xf0\x9f\x8e\xac", null]}')
