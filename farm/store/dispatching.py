@@ -29,6 +29,7 @@ _NODE = NodeRow.__table__  # type: ignore[attr-defined]
 
 _LIVE = ("assigned", "running", "cancelling")
 _AVOID_S = 60.0
+_TAKES_WORK = sa.and_(_NODE.c.state == "online", _NODE.c.is_drained.is_(False))
 _MAX_REASON = 1_000
 _MAX_WARNINGS = 100
 
@@ -55,20 +56,52 @@ def _groups_query() -> sa.Select[Any]:
     )
 
 
+def _held_back_query() -> sa.Select[Any]:
+    """Ready tasks that not every node may take at once: they failed within the last minute, or must wait.
+
+    The first two conditions are text because the index that makes this cheap is chosen by them.
+    """
+    delayed = sa.func.sum(sa.case((_TASK.c.not_before > db_now(), 1), else_=0)).label("delayed")
+    return (
+        sa.select(_TASK.c.step_id, _TASK.c.avoid_node, sa.func.count().label("n"), delayed)
+        .where(sa.text("task.state = 'ready' AND task.not_before > 0"))
+        .where(_TASK.c.not_before > db_now() - _AVOID_S)
+        .group_by(_TASK.c.step_id, _TASK.c.avoid_node)
+    )
+
+
 # Built once: building it costs more than running it.
 _GROUPS = _groups_query()
+_HELD_BACK = _held_back_query()
 
 
 def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
-    """The steps with ready tasks of active jobs, as matching sees them (with `job_id`: of that job only)."""
+    """The steps with ready tasks of active jobs, as matching sees them (with `job_id`: of that job only).
+
+    A step's tasks that failed on a node, and that others should try first, are groups of their own. Tasks
+    that must wait are counted by none: a slot that is kept free for them would do nothing.
+    """
     query = _GROUPS if job_id is None else _GROUPS.where(_STEP.c.job_id == job_id)
-    return [
-        Group(
+    delayed: dict[int, int] = {}
+    avoiding: dict[int, dict[str, int]] = {}
+    for held in db.execute(_HELD_BACK):
+        delayed[held.step_id] = delayed.get(held.step_id, 0) + held.delayed
+        if held.avoid_node is not None and held.n > held.delayed:
+            avoiding.setdefault(held.step_id, {})[held.avoid_node] = held.n - held.delayed
+    if avoiding:
+        open_nodes: list[str] = list(db.scalars(sa.select(_NODE.c.id).where(_TAKES_WORK)))
+        for nodes in avoiding.values():
+            for node_id in [node_id for node_id in nodes if not set(open_nodes) - {node_id}]:
+                del nodes[node_id]
+    found = []
+    for row in db.execute(query).mappings():
+        avoided = avoiding.get(row["id"], {})
+        group = Group(
             step_id=StepId(row["id"]),
             job_id=JobId(row["job_id"]),
             demand=rows.from_json(Demand, row["demand"]),
             profile=rows.from_json(Profile, row["profile"]),
-            ready=row["n_ready"],
+            ready=max(0, row["n_ready"] - delayed.get(row["id"], 0) - sum(avoided.values())),
             running=row["n_assigned"] + row["n_running"] + row["n_cancelling"],
             max_running=row["max_running"],
             job_running=row["job_running"],
@@ -76,8 +109,12 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
             submitted_at=row["submitted_at"],
             mean_runtime_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
         )
-        for row in db.execute(query).mappings()
-    ]
+        found.append(group)
+        found += [
+            replace(group, ready=count, running=0, avoid=frozenset({NodeId(node_id)}))
+            for node_id, count in sorted(avoided.items())
+        ]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +218,7 @@ def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> li
 
 def _others(node_id: str) -> sa.Exists:
     """Whether any other node takes work: only then is it worth while to let them try first."""
-    return sa.exists().where(_NODE.c.id != node_id, _NODE.c.state == "online", _NODE.c.is_drained.is_(False))
+    return sa.exists().where(_NODE.c.id != node_id, _TAKES_WORK)
 
 
 def lease(

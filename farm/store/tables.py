@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, Text, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
 _BIG = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts only INTEGER PRIMARY KEY up by itself
@@ -91,7 +91,19 @@ class StepRow(SQLModel, table=True):
 class TaskRow(SQLModel, table=True):
     __tablename__: ClassVar[Any] = "task"
     # The claim reads (step, state, rank) in this very order: the wrong direction is 600 times slower.
-    __table_args__ = (Index("task_claim", "step_id", "state", "rank"), Index("task_of_job", "job_id", "id"))
+    __table_args__ = (
+        Index("task_claim", "step_id", "state", "rank"),
+        Index("task_of_job", "job_id", "id"),
+        # Few tasks at any time: each round of matching asks which must wait, or avoid a node.
+        Index(
+            "task_held_back",
+            "step_id",
+            "avoid_node",
+            "not_before",
+            sqlite_where=text("state = 'ready' AND not_before > 0"),
+            postgresql_where=text("state = 'ready' AND not_before > 0"),
+        ),
+    )
 
     id: int | None = Field(default=None, sa_column=Column(_BIG, primary_key=True, autoincrement=True))
     job_id: int = Field(foreign_key="job.id", ondelete="CASCADE")

@@ -53,9 +53,9 @@ def test_the_newest_revision_is_the_one_that_the_code_names() -> None:
 # Rows as the first revision knew them: plain SQL, because today's functions know today's tables only.
 _FIRST_DATA = """
 INSERT INTO job (id, uid, name, kind, state, "user", priority, is_paused, max_retries, max_failed_tasks,
-  settings, output_directories, submitted_at, changed_at, reason)
+  replaces_existing, settings, output_directories, submitted_at, changed_at, reason)
   VALUES (1, 'u1', 'shot', 'blender', 'active', 'anna', 50, false, 2, 100,
-  '{"priority": 50}', '["/out"]', 1, 1, '');
+  false, '{"priority": 50}', '["/out"]', 1, 1, '');
 INSERT INTO job_source
   VALUES (1, '{"name": "shot", "template": {}}', '{"Frames": ["STRING", "1-2"]}');
 INSERT INTO step (id, job_id, position, name, depends_on, demand, profile, isolation, output, frames,
