@@ -1,7 +1,8 @@
 """A process that reads a fake driver on request: one JSON line in, one out.
 
 `new` makes a fresh provider; `devices`, `samples`, `processes`, `faults` ask it; `fork` asks it for devices
-in a child that was forked after the start. Every answer also has notes and node_fault.
+in a child that was forked after the start; `polls` asks 10,000 times how they are. Every answer also has
+notes and node_fault.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ def main() -> None:
             answer = provider.faults()
         elif word == "fork":
             answer = in_child(provider)
+        elif word == "polls":
+            for number in range(10_000):
+                provider.samples(with_processes=number % 10 == 0)
+                provider.faults()
         elif word == "descriptors":
             answer = len(os.listdir("/proc/self/fd"))
         told = {"answer": answer, "notes": provider.notes, "node_fault": provider.node_fault}

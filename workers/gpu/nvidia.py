@@ -137,7 +137,8 @@ class Nvidia:
         notes: list[str] = []
         found: list[Device] = []
         known: dict[str, _Known] = {}
-        self._driver = self._text("nvmlSystemGetDriverVersion")
+        version = self._quietly("nvmlSystemGetDriverVersion")
+        self._driver = clean(_as_text(version), limit=60, one_line=True) if version else None
         for index in range(min(self._count(notes), _MOST_GPUS)):
             try:
                 found += self._gpu(index, known, notes)
@@ -206,16 +207,18 @@ class Nvidia:
         if not mode or mode[0] != 1:
             known[uuid] = self._remember(handle, handle, whole, is_instance=False)
             return [whole]
-        instances = []
+        instances: list[Device] = []
+        found: dict[str, _Known] = {}
         most = min(self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0, _MOST_INSTANCES)
         for place in range(most):  # how many there may be: places may be empty
             part = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
             part_id = None if part is None else self._text("nvmlDeviceGetUUID", part)
-            if part_id is None or part_id in known:
+            if part_id is None or part_id in known or part_id in found:
                 continue
             instance = self._instance(part, part_id, handle, whole)
-            known[part_id] = self._remember(part, handle, instance, is_instance=True)
+            found[part_id] = self._remember(part, handle, instance, is_instance=True)
             instances.append(instance)
+        known |= found  # all or none: the GPU may be lost in the middle
         if not instances:
             notes.append(
                 f"GPU {index} ({whole.model}) is in MIG mode and has no instance: nothing can use it"
@@ -352,7 +355,7 @@ class Nvidia:
             "power": ("nvmlDeviceGetPowerUsage", handle),
             "energy": ("nvmlDeviceGetTotalEnergyConsumption", handle),
             "temperature": ("nvmlDeviceGetTemperature", handle, 0),
-            "processes": ("nvmlDeviceGetComputeRunningProcesses", handle),
+            "processes": ("nvmlDeviceGetComputeRunningProcesses_v3", handle),
         }
         able = [name for name, question in asked.items() if self._ask(question[0], *question[1:]) is not None]
         if self._memory(handle) is not None:
@@ -455,7 +458,9 @@ class Nvidia:
         found: dict[int, Process] = {}
         is_known = False
         for function in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
-            listed = self._ask(function, handle, known=known)
+            listed = self._ask(f"{function}_v3", handle, known=known)
+            if listed is None:
+                listed = self._ask(f"{function}_v2", handle, known=known)  # drivers before 510
             is_known |= listed is not None
             for process in listed or ():
                 used = process.usedGpuMemory
@@ -611,6 +616,8 @@ class Nvidia:
         except (UnicodeDecodeError, ValueError, MemoryError):
             # Some WSL drivers give garbage names and counts.
             return None
+        except getattr(self._nvml, "NVMLLibraryMismatchError", UnicodeDecodeError):
+            return None  # what the binding says of a driver too old for an unversioned function
 
 
 def pci_address(bus_id: str) -> str | None:
