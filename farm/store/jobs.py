@@ -26,6 +26,7 @@ from farm.store.tables import (
     StepRow,
     TaskRow,
 )
+from farm.text import plural
 from farm.wire.messages import Stop, TidyJob
 
 _JOB = JobRow.__table__  # type: ignore[attr-defined]
@@ -385,7 +386,8 @@ def cancel(
     job = read_job(db, job_id)
     moved = _cancel_tasks(db, job, reason=reason, task_ids=task_ids)
     if moved:
-        events.happened(db, EventKind.JOB_CHANGED, reason, actor=actor, job_id=job_id)
+        text = f"{plural(moved, 'task')} cancelled"
+        events.happened(db, EventKind.JOB_CHANGED, text, actor=actor, job_id=job_id)
     settle_jobs(db, [job_id])
     return moved
 
