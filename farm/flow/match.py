@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import ceil
 from typing import Final
 
 from farm.model.ids import JobId, NodeId, StepId
@@ -35,6 +36,7 @@ class RefusalKind(StrEnum):
     CPUS = "cpus"
     MEMORY = "memory"
     DEVICE = "device"
+    DEVICE_CLOSED = "device-closed"
     VRAM = "vram"
     CPUS_BUSY = "cpus-busy"
     MEMORY_BUSY = "memory-busy"
@@ -46,13 +48,14 @@ _MOMENTARY: Final = frozenset(
     {
         RefusalKind.NOT_ACCEPTING,
         RefusalKind.DISK,
+        RefusalKind.DEVICE_CLOSED,
         RefusalKind.CPUS_BUSY,
         RefusalKind.MEMORY_BUSY,
         RefusalKind.VRAM_BUSY,
         RefusalKind.SLOTS_BUSY,
     }
 )
-_BUSY: Final = _MOMENTARY - {RefusalKind.NOT_ACCEPTING, RefusalKind.DISK}
+_BUSY: Final = _MOMENTARY - {RefusalKind.NOT_ACCEPTING, RefusalKind.DISK, RefusalKind.DEVICE_CLOSED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,49 @@ class Cause:
     def count(self) -> int:
         """How many nodes."""
         return len(self.node_ids)
+
+
+# --- VRAM and health ----------------------------------------------------------------------------------------
+
+VRAM_MARGIN: Final = 1.15
+VRAM_RESERVE_MIB: Final = 256
+"""What is kept free beside a task: contexts and fragments."""
+_EMPTY_ENOUGH: Final = 0.9
+"""Of a device's VRAM: with so much of it free a task may always try, whatever was seen elsewhere."""
+
+
+def vram_held_mib(demand: Demand) -> int:
+    """What a task is expected to hold on each of its GPUs: declared, or seen of its step before."""
+    seen = demand.vram_seen_mib
+    return max(demand.vram_mib, ceil(seen * VRAM_MARGIN) + VRAM_RESERVE_MIB if seen else 0)
+
+
+def vram_needed_mib(demand: Demand, device: Device) -> int:
+    """Free VRAM without which the device does not get one more task."""
+    most = max(demand.vram_mib, int(_EMPTY_ENOUGH * (device.vram_mib or 0)))
+    return max(min(vram_held_mib(demand), most), device.vram_per_task_mib)
+
+
+def _free_vram_mib(device: Device, reserved_mib: int, load: DeviceLoad | None) -> int:
+    """What is free of a device's VRAM: neither reserved for live attempts, nor in use now.
+
+    Attempts may not have filled yet what is reserved for them, and processes that are not ours hold more.
+    """
+    total = device.vram_mib or 0
+    free = total - reserved_mib
+    if load is None or load.vram_used_mib is None:
+        return free
+    if load.vram_free_mib is not None:
+        total = min(total, load.vram_used_mib + load.vram_free_mib)  # less what the driver keeps for itself
+    free = total - max(reserved_mib, load.vram_used_mib)
+    if load.vram_foreign_mib is not None:
+        free = min(free, total - reserved_mib - load.vram_foreign_mib)
+    return free
+
+
+def with_health(score: float | None, load: DeviceLoad | None) -> float | None:
+    """A throttled or otherwise degraded device is worth what it gives now."""
+    return score if score is None or load is None else score * min(max(load.health, 0.0), 1.0)
 
 
 # --- scores -------------------------------------------------------------------------------------------------
@@ -294,6 +340,10 @@ class _Room:
     gpu_ids: frozenset[str] = frozenset()
     most_vram_mib: int = 0
     """The most that any of its devices had free when the round began."""
+    closed: dict[str, str] = field(default_factory=dict)
+    """Device id to why it takes no work: lost, prohibited."""
+    per_task_mib: dict[str, int] = field(default_factory=dict)
+    """Device id to the VRAM that each task there is given at least."""
 
     @classmethod
     def of(cls, node: NodeView) -> _Room:
@@ -303,13 +353,21 @@ class _Room:
             cpus=has.cpus - sum(use.cpus for use in node.uses),
             memory_mib=has.memory_mib - sum(use.memory_mib for use in node.uses),
             slots={device.id: device.slots for device in has.devices},
-            vram_mib={device.id: device.vram_mib or 0 for device in has.devices},
+            vram_mib={},
+            closed={load.device_id: load.fault or load.closed for load in node.loads if load.fault or load.closed},
         )
+        reserved = dict.fromkeys(room.slots, 0)
+        room.per_task_mib = {device.id: device.vram_per_task_mib for device in has.devices}
+        for device_id in room.closed:
+            room.slots[device_id] = 0
         for use in node.uses:
             for device_id in use.device_id.split(","):
-                if device_id in room.slots:  # else: a device that has gone since
+                if device_id in reserved:  # else: a device that has gone since
                     room.slots[device_id] -= 1
-                    room.vram_mib[device_id] -= use.vram_mib
+                    reserved[device_id] += max(use.vram_mib, room.per_task_mib[device_id])
+        loads = {load.device_id: load for load in node.loads}
+        for device in has.devices:
+            room.vram_mib[device.id] = _free_vram_mib(device, reserved[device.id], loads.get(device.id))
         gpus = [device.id for device in has.devices if device.kind is not DeviceKind.CPU]
         room.gpu_ids = frozenset(gpus)
         room.free_slots = sum(max(free, 0) for free in room.slots.values())
@@ -333,9 +391,13 @@ class _Room:
         self.memory_mib -= demand.memory_mib
         for device in devices:
             self.slots[device.id] -= 1
-            self.vram_mib[device.id] -= demand.vram_mib
+            self.vram_mib[device.id] -= self.vram_of(demand, device.id)
             self.free_slots -= 1
             self.free_gpu_slots -= device.id in self.gpu_ids
+
+    def vram_of(self, demand: Demand, device_id: str) -> int:
+        """What a task of this demand is expected to hold there."""
+        return max(vram_held_mib(demand), self.per_task_mib[device_id])
 
     def holds(self, demand: Demand) -> bool:
         """Whether CPUs and memory are left; devices apart."""
@@ -344,7 +406,7 @@ class _Room:
     def is_free(self, demand: Demand, device: Device) -> bool:
         if self.slots[device.id] < 1:
             return False
-        return demand.gpus == 0 or self.vram_mib[device.id] >= demand.vram_mib
+        return demand.gpus == 0 or self.vram_mib[device.id] >= vram_needed_mib(demand, device)
 
 
 def _passing(demand: Demand, node: NodeView, room: _Room) -> Iterator[Refusal]:
@@ -368,6 +430,14 @@ def _passing(demand: Demand, node: NodeView, room: _Room) -> Iterator[Refusal]:
     needed = max(demand.gpus, 1)
     if len(able) < needed:
         return  # refused for good
+    usable = [device for device in able if device.id not in room.closed]
+    if len(usable) < needed:
+        for device in able:
+            if device.id in room.closed:
+                told = f"{device.model}: {room.closed[device.id]}"
+                yield Refusal(kind=RefusalKind.DEVICE_CLOSED, text=told)
+        return
+    able = usable
     open_ = [device for device in able if room.slots[device.id] > 0]
     if len(open_) < needed:
         slots = sum(device.slots for device in able)
@@ -375,7 +445,8 @@ def _passing(demand: Demand, node: NodeView, room: _Room) -> Iterator[Refusal]:
         yield Refusal(kind=RefusalKind.SLOTS_BUSY, text=told)
     elif sum(room.is_free(demand, device) for device in open_) < needed:
         most = sorted((room.vram_mib[device.id] for device in open_), reverse=True)[needed - 1]
-        yield Refusal(kind=RefusalKind.VRAM_BUSY, text=_less("free VRAM", max(most, 0), demand.vram_mib))
+        least = min(vram_needed_mib(demand, device) for device in open_)
+        yield Refusal(kind=RefusalKind.VRAM_BUSY, text=_less("free VRAM", max(most, 0), least))
 
 
 # --- plan ---------------------------------------------------------------------------------------------------
@@ -471,7 +542,7 @@ def _places(demand: Demand, profile: Profile, rooms: Sequence[_Room], score: Sco
             continue
         loads = {load.device_id: load for load in node.loads}
         scored = [
-            (score(profile, device, loads.get(device.id)), device)
+            (with_health(score(profile, device, loads.get(device.id)), loads.get(device.id)), device)
             for device in eligible_devices(demand, node)
             if device.slots > 0
         ]
@@ -587,7 +658,10 @@ def _queueing_devices(group: Group, node: NodeView) -> Sequence[Device]:
     if not node.accepts_work or node.id in group.avoid:
         return ()
     found = {refusal.kind for refusal in refusals(group.demand, node)}
-    return eligible_devices(group.demand, node) if found <= {RefusalKind.SLOTS_BUSY} else ()
+    if not found <= {RefusalKind.SLOTS_BUSY}:
+        return ()
+    closed = {load.device_id for load in node.loads if load.fault or load.closed}
+    return tuple(device for device in eligible_devices(group.demand, node) if device.id not in closed)
 
 
 # --- why ----------------------------------------------------------------------------------------------------

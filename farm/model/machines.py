@@ -87,6 +87,8 @@ class DeviceLoad:
     memory_busy: float | None = None
     """0 to 1: the share of time in which its memory was read or written."""
     vram_used_mib: int | None = None
+    vram_free_mib: int | None = None
+    """Not used, and not the driver's own share."""
     vram_foreign_mib: int | None = None
     """Held by processes that are not the farm's."""
     temperature_c: float | None = None
@@ -137,6 +139,8 @@ class Demand:
     gpus: int = 0
     vram_mib: int = 0
     """On each GPU."""
+    vram_seen_mib: int = 0
+    """The most that tasks of the step were seen to hold on a GPU; 0: none was seen."""
     any_of: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(attribute, values): the node has at least one of them. Names and values in lower case."""
     all_of: tuple[tuple[str, tuple[str, ...]], ...] = ()

@@ -51,6 +51,7 @@ def load_of(
         memory_occupancy=occupancy,
         memory_busy=sample.memory_busy if sample.memory_busy is not None else sample.dram_active,
         vram_used_mib=sample.vram_used_mib,
+        vram_free_mib=sample.vram_free_mib,
         vram_foreign_mib=foreign_mib,
         temperature_c=sample.temperature_c,
         power_w=sample.power_w,
