@@ -21,6 +21,8 @@ from farm.text import plural
 
 DISK_SCRATCH: Final = "amount.worker.disk.scratch"
 """OpenJD's amount of free disk, in GiB."""
+LIMIT_PREFIX: Final = "amount.limit."
+"""Amounts of this name are counted over the whole farm: `amount.limit.arnold` = 1 takes one of that limit."""
 
 Score = Callable[[Profile, Device, DeviceLoad | None], float | None]
 """Higher is better; compared only between devices for one profile. None: the figures needed are not known."""
@@ -96,6 +98,10 @@ class Group:
     """Nodes where this group's tasks have failed for the node's own reasons."""
     holds: tuple[str, ...] = ()
     """Why its tasks are not ready, for people: "waits for job 12", "paused by anna". Only `why` reads it."""
+    user: str = ""
+    """Whose share of the farm it uses."""
+    like: str = ""
+    """Names the same step in earlier jobs, whose run times it is expected to have; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +228,8 @@ def _transfer_cost_gbps(device: Device) -> float:
 
 def refusals(demand: Demand, node: NodeView) -> Iterator[Refusal]:
     """Every reason why the node cannot take one task of this demand now, permanent ones first."""
-    yield from _standing(demand, node)
-    yield from _passing(demand, node, _Room.of(node))
+    yield from standing(demand, node)
+    yield from _passing(demand, node, Room.of(node))
 
 
 def fits(demand: Demand, node: NodeView) -> bool:
@@ -246,7 +252,7 @@ def eligible_devices(demand: Demand, node: NodeView) -> tuple[Device, ...]:
     return of_cpu or devices
 
 
-def _standing(demand: Demand, node: NodeView) -> Iterator[Refusal]:
+def standing(demand: Demand, node: NodeView) -> Iterator[Refusal]:
     """Reasons that stay until somebody changes the node or the job."""
     has = node.capabilities
     if demand.pool is not None and demand.pool not in has.pools:
@@ -257,7 +263,7 @@ def _standing(demand: Demand, node: NodeView) -> Iterator[Refusal]:
     if demand.any_of or demand.all_of:
         yield from _attribute_refusals(demand, node)
     for name, least in demand.amounts:
-        if name == DISK_SCRATCH:
+        if name == DISK_SCRATCH or name.startswith(LIMIT_PREFIX):
             continue
         amount = has.amounts.get(name)
         if amount is None:
@@ -326,7 +332,7 @@ def _less(what: str, has_mib: float, needed_mib: float) -> str:
 
 
 @dataclass(slots=True)
-class _Room:
+class Room:
     """What is free on a node. `plan` counts it down as it gives slots out."""
 
     node: NodeView
@@ -346,7 +352,7 @@ class _Room:
     """Device id to the VRAM that each task there is given at least."""
 
     @classmethod
-    def of(cls, node: NodeView) -> _Room:
+    def of(cls, node: NodeView) -> Room:
         has = node.capabilities
         room = cls(
             node=node,
@@ -354,7 +360,9 @@ class _Room:
             memory_mib=has.memory_mib - sum(use.memory_mib for use in node.uses),
             slots={device.id: device.slots for device in has.devices},
             vram_mib={},
-            closed={load.device_id: load.fault or load.closed for load in node.loads if load.fault or load.closed},
+            closed={
+                load.device_id: load.fault or load.closed for load in node.loads if load.fault or load.closed
+            },
         )
         reserved = dict.fromkeys(room.slots, 0)
         room.per_task_mib = {device.id: device.vram_per_task_mib for device in has.devices}
@@ -395,6 +403,16 @@ class _Room:
             self.free_slots -= 1
             self.free_gpu_slots -= device.id in self.gpu_ids
 
+    def give_back(self, demand: Demand, device_ids: Sequence[str]) -> None:
+        """One task of this demand has ended there."""
+        self.cpus += demand.cpus
+        self.memory_mib += demand.memory_mib
+        for device_id in device_ids:
+            self.slots[device_id] += 1
+            self.vram_mib[device_id] += self.vram_of(demand, device_id)
+            self.free_slots += 1
+            self.free_gpu_slots += device_id in self.gpu_ids
+
     def vram_of(self, demand: Demand, device_id: str) -> int:
         """What a task of this demand is expected to hold there."""
         return max(vram_held_mib(demand), self.per_task_mib[device_id])
@@ -409,17 +427,17 @@ class _Room:
         return demand.gpus == 0 or self.vram_mib[device.id] >= vram_needed_mib(demand, device)
 
 
-def _passing(demand: Demand, node: NodeView, room: _Room) -> Iterator[Refusal]:
+def _passing(demand: Demand, node: NodeView, room: Room) -> Iterator[Refusal]:
     """Reasons that may pass. Those that a standing refusal already gives are left out."""
     has = node.capabilities
     if not node.accepts_work:
         yield Refusal(kind=RefusalKind.NOT_ACCEPTING, text=node.refusal or "takes no work")
-    scratch_gib = _scratch_gib(demand)
-    if scratch_gib > 0:
+    scratch = scratch_gib(demand)
+    if scratch > 0:
         free_gib = 0.0 if node.disk_free_mib is None else node.disk_free_mib / 1024
-        if free_gib < scratch_gib:
+        if free_gib < scratch:
             told = "is not known" if node.disk_free_mib is None else f"{free_gib:,.0f} GiB"
-            yield Refusal(kind=RefusalKind.DISK, text=f"free disk {told} < {scratch_gib:,.0f} GiB needed")
+            yield Refusal(kind=RefusalKind.DISK, text=f"free disk {told} < {scratch:,.0f} GiB needed")
     if room.cpus < demand.cpus <= has.cpus:
         told = f"{max(room.cpus, 0):g} of {has.cpus} CPUs free < {demand.cpus:g} needed"
         yield Refusal(kind=RefusalKind.CPUS_BUSY, text=told)
@@ -459,7 +477,7 @@ class _Place:
 
     score: float
     is_guess: bool
-    room: _Room
+    room: Room
     devices: tuple[Device, ...]
     """One; or all eligible ones, the best first."""
 
@@ -488,7 +506,7 @@ def plan(
     Groups are served whole, by priority, then age, then step id; each gets its best-scoring free slots. No
     node's slots, CPUs, memory or VRAM and no job's `max_running` are exceeded.
     """
-    rooms = [_Room.of(node) for node in nodes if node.accepts_work]
+    rooms = [Room.of(node) for node in nodes if node.accepts_work]
     rooms = [room for room in rooms if room.free_slots > 0]
     places: dict[tuple[Demand, Profile], list[_Place]] = {}
     full: set[Demand] = set()  # nothing left that fits: room only shrinks, so this holds to the end
@@ -530,15 +548,15 @@ def plan(
     return tuple(plans)
 
 
-def _places(demand: Demand, profile: Profile, rooms: Sequence[_Room], score: Score) -> list[_Place]:
+def _places(demand: Demand, profile: Profile, rooms: Sequence[Room], score: Score) -> list[_Place]:
     """Where tasks of this demand and profile can start now (what has no room now gets none in this round)."""
-    found: list[tuple[float | None, _Room, tuple[Device, ...]]] = []
-    scratch_mib = 1024 * _scratch_gib(demand)
+    found: list[tuple[float | None, Room, tuple[Device, ...]]] = []
+    scratch_mib = 1024 * scratch_gib(demand)
     for room in rooms:
         node = room.node
         if not room.may_take(demand):
             continue
-        if next(_standing(demand, node), None) is not None or scratch_mib > (node.disk_free_mib or 0):
+        if next(standing(demand, node), None) is not None or scratch_mib > (node.disk_free_mib or 0):
             continue
         loads = {load.device_id: load for load in node.loads}
         scored = [
@@ -560,7 +578,7 @@ def _places(demand: Demand, profile: Profile, rooms: Sequence[_Room], score: Sco
     ]
 
 
-def _scratch_gib(demand: Demand) -> float:
+def scratch_gib(demand: Demand) -> float:
     return dict(demand.amounts).get(DISK_SCRATCH, 0.0) if demand.amounts else 0.0
 
 
@@ -596,7 +614,7 @@ def _fill(group: Group, places: Sequence[_Place], wanted: int) -> tuple[dict[tup
 
 SHORT_S: Final = 0.25
 """Tasks shorter than this end sooner than a report and the next launch have made their way."""
-AHEAD: Final = 4
+AHEAD: Final = 8
 """How many short tasks may wait on a device for each of its slots."""
 
 
