@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from farm.broker.intake import Intake
 from farm.broker.publisher import Publisher
@@ -184,12 +185,16 @@ class Scheduler:
         """Everything once. Raises NotLeader, Unavailable."""
         wait_s = self._settings.idle_tick_s if self._may_wait else 0.001
         was_connected = self._intake.is_connected
-        heard = sort_messages(self._intake.drain(wait_s, self._settings.batch, linger_s=self._linger_s))
+        bodies = self._intake.drain(wait_s, self._settings.batch, linger_s=self._linger_s)
+        heard = sort_messages(bodies)
         if not was_connected:
             self._settled_since = time.monotonic()
         for body in heard.unreadable:
             self._intake.park(body)
-        answers = self._settle(heard)
+        try:
+            answers = self._settle(heard)
+        except DBAPIError:
+            answers = self._settle_one_by_one(bodies)
         self._intake.acknowledge()
         has_work = bool(heard.reports or heard.heartbeats or heard.is_nudged)
         is_due = time.monotonic() - self._watched_at >= _WATCH_EVERY_S
@@ -209,6 +214,20 @@ class Scheduler:
     def _leading(self) -> contextlib.AbstractContextManager[sa.Connection]:
         assert self._lead is not None
         return leading(self._engine, self._lead)
+
+    def _settle_one_by_one(self, bodies: Sequence[bytes]) -> list[tuple[NodeId, object]]:
+        """Something in a batch that the database will not take must not keep the rest out for ever."""
+        answers: list[tuple[NodeId, object]] = []
+        for body in bodies:
+            heard = sort_messages([body])
+            if heard.unreadable:
+                continue  # parked already
+            try:
+                answers += self._settle(heard)
+            except DBAPIError:
+                _LOG.exception("parked a message that the database does not take")
+                self._intake.park(body)
+        return answers
 
     def _settle(self, heard: Heard) -> list[tuple[NodeId, object]]:
         """Store what was heard, in one transaction; returns the answers to be sent."""

@@ -1,0 +1,227 @@
+"""The scheduler's loop over real SQLite and the embedded broker, with a node played by the test."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from kombu.transport import memory
+
+from farm.broker.intake import Intake
+from farm.broker.publisher import Publisher
+from farm.broker.queues import node_control_queue, node_launch_queue
+from farm.control.scheduler import Scheduler, sort_messages
+from farm.flow.submit import plan_job
+from farm.model.ids import AttemptId, JobId, NodeId
+from farm.model.machines import Capabilities, Device, DeviceKind
+from farm.model.states import JobState, Outcome
+from farm.model.work import Submission
+from farm.settings import Settings, load_settings
+from farm.store import jobs
+from farm.store.engine import open_engine, reading, writing
+from farm.wire import queues as names
+from farm.wire.messages import Finished, Heartbeat, Launch, LogChunk, Reports, Started, Telemetry, dump, load
+from tests.waiting import wait_until
+
+NODE = NodeId("blade")
+
+
+class PlayedNode:
+    """Speaks for a node: announces itself, takes launches, and reports what the test tells it to."""
+
+    def __init__(self) -> None:
+        self._publisher = Publisher("memory://")
+        self._intake = Intake("memory://", [node_launch_queue(NODE), node_control_queue(NODE)], prefetch=100)
+        self._intake.drain(0.001, 1)
+        self.control: list[dict[str, Any]] = []
+        self._sequence = 0
+
+    def beat(self, *attempts: AttemptId) -> None:
+        self._sequence += 1
+        cpu = Device(id="cpu", kind=DeviceKind.CPU, model="test", slots=2)
+        self.say(
+            names.HEARTBEATS,
+            Heartbeat(
+                node_id=NODE,
+                session="s1",
+                boot_id="b1",
+                sequence=self._sequence,
+                attempts=attempts,
+                capabilities=Capabilities(cpus=2, memory_mib=1000, devices=(cpu,)),
+            ),
+        )
+
+    def say(self, queue: str, message: Any) -> None:
+        self.say_raw(queue, dump(message))
+
+    def say_raw(self, queue: str, body: bytes) -> None:
+        self._publisher.publish(queue, body, persistent=True)
+
+    def report(self, *items: Started | Finished) -> None:
+        self.say(names.REPORTS, Reports(node_id=NODE, session="s1", items=items))
+
+    def take(self) -> list[Launch]:
+        launches = []
+        for body in self._intake.drain(0.01, 100):
+            message = json.loads(body)
+            if isinstance(message, list):
+                launches.append(load(Launch, json.dumps(message[0][0])))
+            else:
+                self.control.append(message)
+        self._intake.acknowledge()
+        return launches
+
+    def close(self) -> None:
+        self._publisher.close()
+        self._intake.close()
+
+
+@pytest.fixture
+def settings(sqlite_url: str, tmp_path: Path) -> Settings:
+    return load_settings(
+        environment={}, database_url=sqlite_url, state_dir=tmp_path / "state", idle_tick_s=0.05
+    )
+
+
+@pytest.fixture
+def engine(settings: Settings) -> Iterator[sa.Engine]:
+    opened = open_engine(settings.database)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def node(engine: sa.Engine, settings: Settings) -> Iterator[PlayedNode]:
+    """A node, and a running scheduler."""
+    memory.Transport.global_state.clear()
+    memory.Channel.queues.clear()
+    stop = threading.Event()
+    thread = threading.Thread(target=Scheduler(engine, settings).run, args=(stop,))
+    thread.start()
+    played = PlayedNode()
+    yield played
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    played.close()
+
+
+def submit(engine: sa.Engine, frames: str = "1-2") -> JobId:
+    template = {
+        "specificationVersion": "jobtemplate-2023-09",
+        "name": "t",
+        "steps": [
+            {
+                "name": "run",
+                "parameterSpace": {
+                    "taskParameterDefinitions": [{"name": "Frame", "type": "INT", "range": frames}]
+                },
+                "script": {"actions": {"onRun": {"command": "x", "args": ["{{Task.Param.Frame}}"]}}},
+            }
+        ],
+    }
+    submission = Submission(name="t", template=template)
+    plan = plan_job(submission, uid=str(uuid.uuid4()))
+    with writing(engine) as db:
+        return jobs.submit(db, submission, plan, actor="anna")[0]
+
+
+def launched(node: PlayedNode, count: int) -> list[AttemptId]:
+    """Attempt ids of `count` launches."""
+    got: list[AttemptId] = []
+
+    def enough() -> bool:
+        for launch in node.take():
+            got.extend(order.attempt_id for order in launch.orders)
+        return len(got) >= count
+
+    wait_until(enough, f"{count} launches")
+    return got
+
+
+def state(engine: sa.Engine, job_id: JobId) -> JobState:
+    with reading(engine) as db:
+        return jobs.read_job(db, job_id).state
+
+
+def done(attempt_id: AttemptId) -> Finished:
+    return Finished(attempt_id=attempt_id, outcome=Outcome.SUCCEEDED, runtime_s=1.0)
+
+
+def test_a_job_goes_to_a_node_and_its_end_is_told(engine: sa.Engine, node: PlayedNode) -> None:
+    job_id = submit(engine)
+    node.beat()
+    attempts = launched(node, 2)
+    node.report(*(done(a) for a in attempts))
+    wait_until(lambda: state(engine, job_id) is JobState.DONE, "the job done")
+
+    def accepted() -> set[str]:
+        node.take()
+        told = [m["attempt_ids"] for m in node.control if m["kind"] == "reports-accepted"]
+        return {a for ids in told for a in ids}
+
+    wait_until(lambda: accepted() == set(attempts), "both ends accepted")
+
+
+def test_a_report_told_twice_counts_once(engine: sa.Engine, node: PlayedNode) -> None:
+    job_id = submit(engine)
+    node.beat()
+    attempts = launched(node, 2)
+    for _ in range(3):
+        node.report(*(done(a) for a in attempts))
+    wait_until(lambda: state(engine, job_id) is JobState.DONE, "the job done")
+    with reading(engine) as db:
+        job = jobs.read_job(db, job_id)
+        assert job.counts.done == 2
+        assert job.steps[0].mean_runtime_s == 1.0
+
+
+def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(engine: sa.Engine, node: PlayedNode) -> None:
+    job_id = submit(engine)
+    node.say_raw(names.REPORTS, b'{"kind": "from-the-future", "wire": 99}')
+    node.say_raw(names.REPORTS, b"\xff not json")
+    node.beat()
+    attempts = launched(node, 2)
+    node.report(*(done(a) for a in attempts))
+    wait_until(lambda: state(engine, job_id) is JobState.DONE, "the job done")
+    assert memory.Channel.queues[names.PARKED].qsize() == 2
+
+
+def test_what_the_database_refuses_does_not_keep_the_rest_out(
+    engine: sa.Engine, node: PlayedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farm.control import scheduler
+
+    real = scheduler.logs.append
+
+    def refuse(db: sa.Connection, node_id: NodeId, chunks: list[LogChunk]) -> None:
+        if any(chunk.text == "poison" for chunk in chunks):
+            db.exec_driver_sql("INSERT INTO nowhere VALUES (1)")
+        real(db, node_id, chunks)
+
+    monkeypatch.setattr(scheduler.logs, "append", refuse)
+    # OperationalError means "try again" elsewhere; a refused value is another error.
+    monkeypatch.setattr(scheduler, "DBAPIError", (sa.exc.DBAPIError, scheduler.Unavailable))
+    job_id = submit(engine)
+    node.beat()
+    attempts = launched(node, 2)
+    poison = LogChunk(attempt_id=attempts[0], sequence=0, text="poison")
+    node.say(names.TELEMETRY, Telemetry(node_id=NODE, items=(poison,)))
+    node.report(*(done(a) for a in attempts))
+    wait_until(lambda: state(engine, job_id) is JobState.DONE, "the job done")
+
+
+def test_messages_are_sorted_and_of_heartbeats_only_the_newest_counts() -> None:
+    beats = [
+        dump(Heartbeat(node_id=NODE, session="s", boot_id="b", sequence=sequence)) for sequence in (1, 2)
+    ]
+    heard = sort_messages([*beats, b'"nudge"', b"nonsense"])
+    assert heard.heartbeats[NODE].sequence == 2
+    assert heard.is_nudged
+    assert heard.unreadable == [b"nonsense"]
