@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.e2e.farm_under_test import FarmUnderTest
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
 
 
@@ -29,3 +32,43 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivatePostgr
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """A disk of 1 MiB, there before any agent starts; None where mounting is not permitted."""
+    place = tmp_path_factory.mktemp("disk")
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        yield None
+        return
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.fixture
+def small_disk(mounted: Path | None) -> Path:
+    if mounted is None:
+        pytest.skip("mounting is not permitted here")
+    return mounted
+
+
+@pytest.fixture(scope="session")
+def facility(
+    tmp_path_factory: pytest.TempPathFactory,
+    rabbit: PrivateRabbit,
+    postgres: PrivatePostgres,
+    mounted: Path | None,
+) -> Iterator[FarmUnderTest]:
+    """Four agents on RabbitMQ and PostgreSQL, which nobody kills."""
+    farm = FarmUnderTest(
+        tmp_path_factory.mktemp("facility"),
+        postgres.add_database(),
+        rabbit.add_vhost(),
+        extra={"FARM_DRAIN_GRACE_S": "1"},
+    )
+    try:
+        farm.start_all(agents=4)
+        yield farm
+    finally:
+        farm.stop_all()

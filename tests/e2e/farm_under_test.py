@@ -48,21 +48,26 @@ class FarmUnderTest:
             **self.extra,
         }
 
-    def farm(self, *arguments: str, check: bool = True, cwd: Path | None = None) -> str:
-        """Run a `farm` command as a user would; returns its standard output."""
+    def try_farm(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a `farm` command as a user would."""
         environment = self.environment("server")
         environment.pop("FARM_DATABASE_URL")
         environment.pop("FARM_BROKER_URL")
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-m", "farm.main", *arguments],
             env=environment,
             cwd=cwd or self.folder,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
             timeout=100,
         )
-        if check and done.returncode != 0:
+
+    def farm(self, *arguments: str, cwd: Path | None = None) -> str:
+        """The same, and it must succeed; returns its standard output."""
+        done = self.try_farm(*arguments, cwd=cwd)
+        if done.returncode != 0:
             raise AssertionError(f"farm {arguments} ended with {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
 

@@ -65,7 +65,7 @@ def main() -> None:
     for name in ("Base Color", "Roughness", "Metallic"):  # made at loading: the file stays small
         node = surface.node_tree.nodes.new("ShaderNodeTexImage")
         node.image = bpy.data.images.new(name, 2048, 2048)
-        node.image.generated_type = "COLOR_GRID"
+        node.image.generated_type = "UV_GRID"
         surface.node_tree.links.new(
             node.outputs["Color"], surface.node_tree.nodes["Principled BSDF"].inputs[name]
         )
