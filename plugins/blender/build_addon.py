@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import yaml
@@ -74,7 +74,7 @@ def contents() -> dict[str, str]:
         files[name] = (ROOT / name).read_text(encoding="utf-8")
         waiting += _ours(files[name], name)
     files = {name: _relative(text, name) if name.endswith(".py") else text for name, text in files.items()}
-    files |= _data({str(Path(name).parent) for name in files} - {"."})
+    files |= _data(tuple(files))
     for folder in {str(parent) for name in files for parent in Path(name).parents} - {"."}:
         files[f"{folder}/__init__.py"] = ""
     files["strenum.py"] = STRENUM_SOURCE
@@ -123,11 +123,13 @@ def _relative(text: str, name: str) -> str:
     return _STRENUM.sub(f"from {dots}strenum import StrEnum", text)
 
 
-def _data(folders: set[str]) -> dict[str, str]:
-    """What the modules in `folders` read: templates as JSON, scripts as they are."""
+def _data(modules: Collection[str]) -> dict[str, str]:
+    """What `modules` read: templates as JSON, scripts as they are; named as a module, or "template"."""
     found = {}
-    for folder in folders:
+    for folder in {str(Path(name).parent) for name in modules} - {"."}:
         for path in (ROOT / folder).iterdir():
+            if path.stem != "template" and f"{folder}/{path.stem}.py" not in modules:
+                continue
             if path.suffix == ".yaml":
                 template = yaml.safe_load(path.read_text(encoding="utf-8"))
                 found[f"{folder}/{path.stem}.json"] = json.dumps(template, indent=1, ensure_ascii=False)
