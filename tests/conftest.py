@@ -29,6 +29,8 @@ def new_postgres_database() -> str:
     """The URL of an empty database of its own; `drop_postgres_database` it in the end."""
     name = f"farm_test_{uuid.uuid4().hex[:12]}"
     _on_server(f"CREATE DATABASE {name}")
+    # Tests kill processes, not machines: what the server has taken is as good as kept.
+    _on_server(f"ALTER DATABASE {name} SET synchronous_commit = off")
     return f"{POSTGRES}/{name}"
 
 
@@ -94,8 +96,11 @@ def database_url(request: pytest.FixtureRequest) -> str:
     try:
         with engine.begin() as db:
             tables = [t for t in sa.inspect(db).get_table_names() if t != "alembic_version"]
-            quoted = ", ".join(f'"{table}"' for table in tables)
-            db.exec_driver_sql(f"TRUNCATE {quoted} RESTART IDENTITY CASCADE")
+            # TRUNCATE makes and syncs new files for each table and index: a tenth of a second a test.
+            db.exec_driver_sql("SET LOCAL session_replication_role = replica")
+            for table in tables:
+                db.exec_driver_sql(f'DELETE FROM "{table}"')
+            db.exec_driver_sql("SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S'")
     finally:
         engine.dispose()
     return url
