@@ -1,0 +1,116 @@
+"""The one table of weights by which the predictive policy decides, and when which of them holds.
+
+`docs/matching.md` shows the same table; a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from farm.errors import UserError
+
+
+class Order(StrEnum):
+    """Which of nearly equal matches comes first, after priority and share."""
+
+    SHORTEST = "shortest"
+    """The group with the least work left, which ages: waiting halves its work again and again."""
+    SUBMITTED = "submitted"
+    """The oldest job."""
+
+
+class PriorityMode(StrEnum):
+    RANK = "rank"
+    """Among near-equals nothing of a lower priority starts before what is higher."""
+    RATE = "rate"
+    """Priority 100 gets twice the share of priority 50; nobody waits for ever."""
+
+
+def _weight(default: Any, what: str) -> Any:
+    return field(default=default, metadata={"what": what})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    order: Order = _weight(
+        Order.SHORTEST, "which near-equal comes first: `shortest` work left (aged), or first `submitted`"
+    )
+    priority_mode: PriorityMode = _weight(
+        PriorityMode.RANK, "`rank`: higher priority first; `rate`: priority is a share of the farm"
+    )
+    window: float = _weight(
+        0.8,
+        "matches worth at least this share of the best one are near-equal: among them priority, share and "
+        "order decide. Matching overrides priority only where obeying it would waste more than 1 - window",
+    )
+    urgent_from: int = _weight(90, "from this priority on matching overrides priority never")
+    slow_penalty: float = _weight(
+        1.0, "how much a long task minds a slow device, per average task time that it takes longer there"
+    )
+    slow_cap: float = _weight(
+        2.0,
+        "a longer than average task does not start where it takes more than this times its farm-wide mean",
+    )
+    cap_patience_s: float = _weight(3600.0, "a group that started nothing for so long starts anywhere")
+    cap_backlog_s: float = _weight(
+        3600.0, "the cap opens as the waiting work exceeds this: throughput counts then"
+    )
+    age_s: float = _weight(1200.0, "waiting this long halves the work left in the order, and so on")
+    probe_tasks: int = _weight(4, "of a step that nothing is known of so many start before the first is done")
+    idle_in_tail: bool = _weight(
+        True, "leave a slow device idle when better ones will have done all that waits before it would"
+    )
+    fair_share: bool = _weight(True, "users with less use (in price units) per share come first")
+    share_half_life_s: float = _weight(4 * 3600.0, "use counts half after so long")
+    reprice_s: float = _weight(20.0, "prices are set anew this often, and when jobs come or go")
+    load_weight: float = _weight(1.0, "how much loading a scene counts: 0 ignores warm devices")
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], base: Weights | None = None) -> Weights:
+        """Those of a settings table over `base`. Raises UserError that names the wrong key."""
+        known = {f.name: f for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, value in table.items():
+            if key not in known:
+                raise UserError(f"unknown weight {key!r}; weights are: {', '.join(sorted(known))}")
+            default: Any = known[key].default
+            try:
+                kind: Any = type(default)
+                if isinstance(default, bool) and not isinstance(value, bool):
+                    raise ValueError
+                values[key] = kind(value)
+            except (TypeError, ValueError):
+                raise UserError(f"weight {key!r} cannot be {value!r}") from None
+        weights = replace(base or cls(), **values)
+        if not 0 < weights.window <= 1:
+            raise UserError(f"weight 'window' must be above 0 and at most 1, not {weights.window:g}")
+        for key in ("age_s", "slow_cap", "cap_patience_s", "cap_backlog_s", "share_half_life_s", "reprice_s"):
+            if not getattr(weights, key) > 0:
+                raise UserError(f"weight {key!r} must be above 0")
+        return weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """Hours of the day in which other weights hold; may pass midnight."""
+
+    name: str
+    from_hour: float
+    to_hour: float
+    weights: Weights
+
+    def holds(self, hour: float) -> bool:
+        if self.from_hour <= self.to_hour:
+            return self.from_hour <= hour < self.to_hour
+        return hour >= self.from_hour or hour < self.to_hour
+
+
+def weights_at(hour: float, always: Weights, periods: Sequence[Period]) -> tuple[str, Weights]:
+    """(name of the period, its weights) at an hour of the day (0 to 24); the first period that holds."""
+    for period in periods:
+        if period.holds(hour):
+            return period.name, period.weights
+    return "always", always
