@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import UserError
-from farm.model.frames import has_frame
+from farm.model.frames import has_frame, parse_frames
+from farm.model.plugin import SubmitOptions
 from farm.model.work import OutputSpec, Submission
 from plugins import templates
 from plugins.output import refuse_controls
+from plugins.preview import with_preview
 
 STEP = "film"
 EXTENSIONS = (".mp4", ".mov", ".mkv", ".webm")
@@ -98,6 +100,18 @@ def with_film(made: Submission, *, rate: str = "24", name: str | None = None) ->
         outputs=(*made.outputs, output(name)),
         software=(),
     )
+
+
+def with_extras(made: Submission, options: SubmitOptions) -> Submission:
+    """`made` with the film and the preview that `options` ask for. Raises UserError."""
+    whole = made
+    if options.film is not None:
+        made = with_film(made, rate=options.film_rate, name=options.film or None)
+    if options.is_preview_first:
+        if "Frames" not in whole.parameters:
+            raise UserError("a preview needs several frames; this job renders one picture")
+        made = with_preview(made, parse_frames(whole.parameters["Frames"]))
+    return made
 
 
 def film_name(pattern: str) -> str:

@@ -31,6 +31,10 @@ def with_preview(made: Submission, frames: Sequence[int]) -> Submission:
         return made
     template = copy.deepcopy(made.template)
     whole = template["steps"][0]
+    template["parameterDefinitions"] = [
+        *template.get("parameterDefinitions", ()),
+        {"name": "OtherFrames", "type": "STRING", "minLength": 1},
+    ]
     if any(step["name"] == STEP for step in template["steps"]):
         raise UserError(f"the job has a step {STEP!r} already")
     first = copy.deepcopy(whole)
@@ -40,6 +44,9 @@ def with_preview(made: Submission, frames: Sequence[int]) -> Submission:
             definition["range"] = canonical(soon)
             if definition["type"] == "CHUNK[INT]":  # one by one: they are to be seen soon
                 definition["chunks"]["defaultTaskCount"] = 1
+    for definition in whole["parameterSpace"]["taskParameterDefinitions"]:
+        if definition["name"] == "Frame":
+            definition["range"] = "{{Param.OtherFrames}}"
     template["steps"].insert(0, first)
     for step in template["steps"]:
         needs = step.get("dependencies", [])
@@ -49,6 +56,6 @@ def with_preview(made: Submission, frames: Sequence[int]) -> Submission:
     return replace(
         made,
         template=template,
-        parameters={**made.parameters, "Frames": canonical(rest)},
+        parameters={**made.parameters, "OtherFrames": canonical(rest)},
         outputs=(replace(files, step=STEP), *made.outputs),
     )

@@ -20,6 +20,7 @@ from farm.model.plugin import Plugin, Preview, Reading, SubmitOptions
 from farm.model.states import Outcome
 from farm.model.work import OutputSpec, Submission
 from plugins import markers, templates
+from plugins.film import with_extras
 from plugins.output import Target, absolute, refuse_controls, target
 
 _HERE = Path(__file__).parent
@@ -159,7 +160,7 @@ def submission(program: Program, path: Path, options: SubmitOptions) -> Submissi
             parameters["ChunkSize"] = str(options.chunk_size)
     if files is not None:
         parameters |= {"OutputDir": files.directory, "OutputPattern": files.pattern}
-    return Submission(
+    made = Submission(
         name=options.name or Path(scene).stem.rstrip("#._-") or program.name,
         template=template,
         parameters=parameters,
@@ -173,6 +174,7 @@ def submission(program: Program, path: Path, options: SubmitOptions) -> Submissi
         },
         software=(program.name,),
     )
+    return with_extras(made, options)
 
 
 def preview(made: Submission) -> Preview:

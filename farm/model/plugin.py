@@ -61,6 +61,12 @@ class SubmitOptions:
     """Further command line arguments for the renderer."""
     cwd: Path = Path()
     """The client's working directory, absolute."""
+    is_preview_first: bool = False
+    """Render the first, the middle and the last frame before the others."""
+    film: str | None = None
+    """A film of the frames at the end: its file name, beside them; empty: named after them."""
+    film_rate: str = "24"
+    """Frames a second: "24", "24000/1001"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

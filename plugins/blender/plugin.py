@@ -17,6 +17,7 @@ from plugins.blender import blendfile, bpy_runner
 from plugins.blender.driver import FORMATS, MAX_FRAME
 from plugins.blender.hints import hints
 from plugins.blender.parser import BlenderParser
+from plugins.film import with_extras
 from plugins.output import Target, absolute, refuse_controls, target
 
 _HERE = Path(__file__).parent
@@ -65,7 +66,7 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
     else:
         parameters["ChunkSize"] = str(options.chunk_size)
     template["parameterDefinitions"] += literals.definitions
-    return Submission(
+    made = Submission(
         name=options.name or scene.stem,
         template=template,
         parameters=parameters | literals.values,
@@ -82,6 +83,7 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
         hints=hints(size_bytes=scene.stat().st_size, head=head, frames=len(frames)),
         software=("blender",),
     )
+    return with_extras(made, options)
 
 
 def preview(made: Submission) -> Preview:

@@ -21,6 +21,7 @@ from farm.model.plugin import Parser, Plugin, Preview, SubmitOptions
 from farm.model.work import OutputSpec, Submission
 from plugins import templates
 from plugins.command.parser import CommandParser
+from plugins.film import with_extras
 from plugins.output import IMAGE_EXTENSIONS, Target, absolute, refuse_controls, target
 
 MAX_PADDED_FRAMES = 1024
@@ -88,7 +89,7 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
     if definitions:
         template["parameterDefinitions"] = definitions
     template["steps"] = [step]
-    return Submission(
+    made = Submission(
         name=options.name or Path(program).name,
         template=template,
         parameters=parameters,
@@ -97,6 +98,7 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
         kind="command",
         hints={"frames": float(max(len(frames), 1))},
     )
+    return with_extras(made, options)
 
 
 def preview(made: Submission) -> Preview:

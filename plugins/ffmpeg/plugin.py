@@ -44,12 +44,12 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
         raise UserError(f"frame {missing[0]} is missing: {_file(directory, pattern, missing[0])}")
     film_dir, film_name = _film(directory, pattern, options)
     rate, arguments = _rate(options.arguments)
-    made = film.template()
+    template = film.template()
     literals = templates.Literals()
-    step = made["steps"][0]
+    step = template["steps"][0]
     del step["hostRequirements"]  # the whole job needs ffmpeg
     step["script"]["actions"]["onRun"]["args"] += [literals.format_string(text) for text in arguments]
-    made["parameterDefinitions"] += literals.definitions
+    template["parameterDefinitions"] += literals.definitions
     values = film.parameters(
         frames=canonical(frames),
         source_dir=directory,
@@ -58,9 +58,9 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
         film_name=film_name,
         rate=rate,
     )
-    return Submission(
+    made = Submission(
         name=options.name or Path(film_name).stem,
-        template={"specificationVersion": "jobtemplate-2023-09", "name": "Film", **made},
+        template={"specificationVersion": "jobtemplate-2023-09", "name": "Film", **template},
         parameters={**values, **literals.values},
         settings=options.settings,
         outputs=(film.output(film_name),),
@@ -68,6 +68,7 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
         hints={"engine": "ffmpeg", "frames": float(len(frames))},
         software=("ffmpeg",),
     )
+    return film.with_extras(made, options)
 
 
 def preview(made: Submission) -> Preview:

@@ -14,6 +14,7 @@ from farm.model.frames import canonical, has_frame, parse_frames
 from farm.model.plugin import Parser, Plugin, Preview, SubmitOptions
 from farm.model.work import OutputSpec, Submission
 from plugins import templates
+from plugins.film import with_extras
 from plugins.output import Target, absolute, refuse_controls, target
 from plugins.povray.parser import PovrayParser
 
@@ -107,7 +108,7 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
     arguments = [literals.format_string(text) for text in wanted.others]
     template["steps"][0]["script"]["actions"]["onRun"]["args"] += arguments
     template["parameterDefinitions"] += literals.definitions
-    return Submission(
+    made = Submission(
         name=options.name or scene.stem,
         template=template,
         parameters=parameters | literals.values,
@@ -130,6 +131,7 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
         },
         software=("povray",),
     )
+    return with_extras(made, options)
 
 
 def preview(made: Submission) -> Preview:

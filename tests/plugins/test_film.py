@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import OpenImageIO
 import pytest
 from test_blendfile import blend
 
@@ -15,6 +16,8 @@ from farm.model.plugin import SubmitOptions
 from farm.model.work import Submission
 from plugins import film
 from plugins.blender.plugin import PLUGIN as BLENDER
+from plugins.command.plugin import PLUGIN as COMMAND
+from plugins.povray.plugin import PLUGIN as POVRAY
 from plugins.preview import with_preview
 
 SCRIPT = Path(film.__file__).with_name("film.sh")
@@ -31,15 +34,14 @@ def made(tmp_path: Path) -> Submission:
     return BLENDER.submission(path, SubmitOptions(cwd=tmp_path))
 
 
-def pictures(directory: Path, frames: range, *, size: str = "65x37") -> None:
-    """`x_####.png` of different greys."""
+def pictures(directory: Path, frames: range) -> None:
+    """`x_####.png` of different reds, of an odd size."""
     directory.mkdir(exist_ok=True)
     for frame in frames:
+        picture = OpenImageIO.ImageBuf(OpenImageIO.ImageSpec(65, 37, 3, "uint8"))
+        OpenImageIO.ImageBufAlgo.fill(picture, (abs(frame) / 9, 0.2, 0.2))
         sign = "-" if frame < 0 else ""
-        name = f"x_{sign}{abs(frame):04d}.png"
-        source = f"color=c=0x{(abs(frame) * 20) % 256:02x}4040:s={size}"
-        command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", source, "-frames:v", "1"]
-        subprocess.run([*command, str(directory / name)], check=True, timeout=60)
+        assert picture.write(str(directory / f"x_{sign}{abs(frame):04d}.png"))
 
 
 def encode(
@@ -95,6 +97,37 @@ def test_three_frames_come_first_and_the_film_waits_for_all(made: Submission) ->
 
 def test_three_frames_are_a_preview_of_themselves(made: Submission) -> None:
     assert with_preview(made, (1, 2, 3)) is made
+
+
+def test_any_plugin_with_frames_takes_the_options(tmp_path: Path) -> None:
+    (tmp_path / "ball.pov").touch()
+    options = SubmitOptions(
+        cwd=tmp_path,
+        frames=tuple(range(1, 10)),
+        chunk_size=4,
+        is_preview_first=True,
+        film="b.webm",
+        film_rate="25",
+    )
+    made = POVRAY.submission(Path("ball.pov"), options)
+    plan = plan_job(made, uid="")
+    assert [(step.name, step.frames) for step in plan.steps] == [
+        ("preview", "1-9:4"),
+        ("render", "2-4,6-8"),
+        ("film", None),
+    ]
+    assert [step.task_count for step in plan.steps] == [3, 2, 1]
+    assert (made.parameters["FilmName"], made.parameters["FilmRate"]) == ("b.webm", "25")
+    assert POVRAY.preview(made).first_output == str(tmp_path / "render/ball_0001.png")
+
+
+@pytest.mark.parametrize("options", [{"film": ""}, {"is_preview_first": True}])
+def test_one_picture_has_neither_a_film_nor_a_preview(tmp_path: Path, options: dict[str, Any]) -> None:
+    (tmp_path / "ball.pov").touch()
+    with pytest.raises(UserError, match="several frames"):
+        POVRAY.submission(Path("ball.pov"), SubmitOptions(cwd=tmp_path, **options))
+    with pytest.raises(UserError, match="several frames"):
+        COMMAND.submission(Path("true"), SubmitOptions(cwd=tmp_path, **options))
 
 
 @pytest.mark.parametrize(

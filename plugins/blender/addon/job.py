@@ -15,8 +15,7 @@ from farm.model.work import JobSettings, Submission, Tag
 from farm.text import plural
 from plugins.blender.driver import FORMATS
 from plugins.blender.plugin import submission as blender_submission
-from plugins.film import with_film
-from plugins.preview import with_preview
+from plugins.film import STEP as FILM_STEP
 
 SHOWN = 5
 """How many names one message lists."""
@@ -156,16 +155,13 @@ def submission(facts: SceneFacts, wish: Wish) -> Submission:
             ),
             arguments=("-S", facts.name),
             cwd=scene.parent,
+            is_preview_first=wish.is_preview_first,
+            film="" if wish.is_film else None,
+            film_rate=facts.rate,
         ),
     )
-    made = replace(
-        _on_device(made, wish.device), hints={**made.hints, **facts.hints, "frames": float(len(frames))}
-    )
-    if wish.is_film:
-        made = with_film(made, rate=facts.rate)
-    if wish.is_preview_first:
-        made = with_preview(made, frames)
-    return made
+    hints = {**made.hints, **facts.hints, "frames": float(len(frames))}
+    return replace(_on_device(made, wish.device), hints=hints)
 
 
 def first_output(made: Submission) -> str:
@@ -233,6 +229,8 @@ def _on_device(made: Submission, device: str) -> Submission:
     """What Cycles renders on; a job for GPUs asks for a node that has one."""
     if device == "GPU":
         for step in made.template["steps"]:
+            if step["name"] == FILM_STEP:
+                continue
             needs = step.setdefault("hostRequirements", {})
             needs.setdefault("amounts", []).append({"name": "amount.worker.gpu", "min": 1})
     return replace(made, parameters={**made.parameters, "Device": device})
