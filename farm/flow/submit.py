@@ -216,6 +216,10 @@ class TaskSpace:
     def label(self, step: str, index: int) -> str:
         """For people: "7", "1-4", "Frame=7 Tile=2". Empty for the one task of a step without parameters."""
         values = {name: _short(kind, text) for name, (kind, text) in self.parameters(step, index).items()}
+        frame = values.get(self._frame_parameters[step] or "")
+        if frame is not None:
+            # Padded copies of the frame ("0007" beside 7) say nothing new.
+            values = {n: text for n, text in values.items() if text == frame or not _is_padded(text, frame)}
         if len(values) == 1:
             told = next(iter(values.values()))
         else:
@@ -300,6 +304,17 @@ class TaskSpace:
                 f"step '{_shown(step)}': frames of {name} lie between -{MAX_FRAME:,} and {MAX_FRAME:,}"
             )
         return name
+
+
+def _is_padded(text: str, frame: str) -> bool:
+    """`text` is the frame's number with zeros in front."""
+    sign = "-" if frame.startswith("-") else ""
+    digits = text.removeprefix(sign)
+    return (
+        text.startswith(sign)
+        and digits.isdigit()
+        and digits.lstrip("0") == frame.removeprefix(sign).lstrip("0")
+    )
 
 
 def _iterator(step: Any) -> Any:

@@ -728,3 +728,25 @@ def test_public_templates_are_read_planned_and_their_tasks_made() -> None:
         assert TaskSpace(
             source, planned(source, parameters={n: v for n, (_, v) in job.parameters.items()}).parameters
         )
+
+
+def test_a_label_leaves_out_padded_copies_of_the_frame() -> None:
+    template = {
+        "specificationVersion": "jobtemplate-2023-09",
+        "name": "t",
+        "steps": [
+            {
+                "name": "run",
+                "parameterSpace": {
+                    "taskParameterDefinitions": [
+                        {"name": "Frame", "type": "INT", "range": [7, -3]},
+                        {"name": "Frame4", "type": "STRING", "range": ["0007", "-0003"]},
+                    ],
+                    "combination": "(Frame, Frame4)",
+                },
+                "script": {"actions": {"onRun": {"command": "x", "args": ["{{Task.Param.Frame4}}"]}}},
+            }
+        ],
+    }
+    space = TaskSpace(template, {})
+    assert [space.label("run", index) for index in range(2)] == ["7", "-3"]
