@@ -55,6 +55,10 @@ class Wish:
     is_overwrite: bool = False
     is_trusting: bool = False
     timeout: str | None = None
+    is_preview_first: bool = False
+    film: str | None = None
+    """File name of a film at the end; empty: named after the frames."""
+    film_rate: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,8 @@ def _command(wish: Wish, chosen: dict[str, Any], *, cwd: Path, login: str) -> Ma
 
 
 def _bundle(bundle: Bundle, wish: Wish, chosen: dict[str, Any], *, path: Path, cwd: Path) -> Submission:
+    if wish.film is not None or wish.is_preview_first:
+        raise UserError("a film and a preview are for scenes; a template says itself what its steps are")
     given = read_parameters(wish.parameters, cwd)
     options = _options(wish, {}, cwd=cwd)
     stem = path.name if path.is_dir() else path.stem
@@ -131,6 +137,9 @@ def _options(
         settings=JobSettings(**settings),
         arguments=tuple((wish.rest or ()) if arguments is None else arguments),
         cwd=cwd,
+        is_preview_first=wish.is_preview_first,
+        film=wish.film,
+        film_rate="24" if wish.film_rate is None else wish.film_rate,
     )
 
 
@@ -180,8 +189,8 @@ def _check_path(path: Path, typed: str) -> None:
         is_there = path.exists()
     except (OSError, ValueError) as error:
         raise UserError(f"{told} cannot be read: {error}") from error
-    if is_there:
-        return
+    if is_there or (has_frame(path.name) and path.parent.is_dir()):
+        return  # a pattern: the plugin looks for the files of its frames
     try:
         near = get_close_matches(path.name, os.listdir(path.parent), n=1)
     except OSError:

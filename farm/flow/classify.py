@@ -27,6 +27,15 @@ _PRIORS: Final[Mapping[str, tuple[float, float]]] = {
     "blender": (0.65, 0.35),
     "povray": (0.85, 0.15),
     "ffmpeg": (0.3, 0.7),
+    "mitsuba": (0.7, 0.3),
+    "luxcore": (0.7, 0.3),
+    "arnold": (0.7, 0.3),
+    "renderman": (0.7, 0.3),
+    "vray": (0.7, 0.3),
+    "redshift": (0.6, 0.4),
+    "houdini": (0.65, 0.35),
+    "nuke": (0.3, 0.7),
+    "synfig": (0.3, 0.7),
 }
 """By engine, else by the kind of job. Educated guesses: a path tracer is mostly arithmetic, a rasteriser
 mostly memory traffic. They carry low confidence."""

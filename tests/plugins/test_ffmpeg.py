@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from farm.cli.submit import Wish, make
 from farm.errors import UserError
 from farm.flow.submit import TaskSpace, plan_job
 from farm.model.plugin import SubmitOptions
@@ -81,6 +82,27 @@ def test_a_picture_without_a_number_is_no_sequence(tmp_path: Path) -> None:
     (tmp_path / "poster.png").touch()
     with pytest.raises(UserError, match="no number"):
         PLUGIN.submission(tmp_path / "poster.png", SubmitOptions(cwd=tmp_path))
+
+
+def test_the_pattern_of_the_frames_may_be_typed_instead_of_one_of_them(tmp_path: Path) -> None:
+    frames(tmp_path / "render", 1, 2)
+    made = make(Wish(paths=("render/shot_v02_####.png",)), cwd=tmp_path, login="anna")
+    assert made.submission.parameters["FilmFrames"] == "1-2"
+    with pytest.raises(UserError, match="there is no frame"):
+        make(Wish(paths=("render/other_####.png",)), cwd=tmp_path, login="anna")
+
+
+def test_a_film_at_the_end_can_be_wished_for_with_a_scene_only(tmp_path: Path) -> None:
+    (tmp_path / "ball.pov").touch()
+    wish = Wish(paths=("ball.pov",), frames="1-9", film="", film_rate="25", is_preview_first=True)
+    steps = make(wish, cwd=tmp_path, login="anna").submission.template["steps"]
+    assert [step["name"] for step in steps] == ["preview", "render", "film"]
+    (tmp_path / "job.yaml").write_text(
+        "specificationVersion: jobtemplate-2023-09\nname: x\n"
+        "steps: [{name: a, script: {actions: {onRun: {command: 'true'}}}}]\n"
+    )
+    with pytest.raises(UserError, match="are for scenes"):
+        make(Wish(paths=("job.yaml",), film=""), cwd=tmp_path, login="anna")
 
 
 def test_a_full_disk_is_a_storage_failure() -> None:
