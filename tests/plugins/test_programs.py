@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,17 @@ def test_what_travels_in_a_template_holds_no_double_braces() -> None:
         text = Path(str(path.__file__)).read_text(encoding="utf-8")
         assert "{{" not in text
         assert "}}" not in text
+
+
+def test_the_example_in_the_documentation_is_a_plugin(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)  # the project's own page
+    plugin: Plugin = names["PLUGIN"]
+    made = plugin.submission(scene(tmp_path, "a.my"), SubmitOptions(cwd=tmp_path, frames=(1, 2)))
+    assert "myrender --quiet --frame @FRAME@ --out @OUTPUT@ @SCENE@" in " ".join(plugin.preview(made).command)
+    assert plugin.parser((1,)).feed("done: 50%") is not None
+    assert [name for name in PLUGINS if f"| {name} |" not in page] == []
 
 
 # --- lines of renderers that cannot run here, from public places ------------------------------------------
