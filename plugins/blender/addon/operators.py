@@ -194,15 +194,27 @@ class RIDGELINE_OT_test(bpy.types.Operator):
 
     def execute(self, context: Any) -> set[str]:
         try:
-            farm = find_farm()
-            told = farm.get("/farm")
+            text = _who(find_farm())
         except FarmError as error:
             return refuse(self, str(error))
-        nodes = f"{told['nodes_online']} of {told['nodes']} nodes take work"
-        text = f"{farm.url} knows you as {told['user']}; {nodes}"
         LIVE.say(text)
         self.report({"INFO"}, text)
         return {"FINISHED"}
+
+    def invoke(self, context: Any, _event: Any) -> set[str]:
+        try:
+            farm = find_farm()
+        except UserError as error:
+            return refuse(self, str(error))
+        LIVE.begin("asking ...", lambda: _who(farm))
+        redraw_while_needed()
+        return {"FINISHED"}
+
+
+def _who(farm: Farm) -> str:
+    told = farm.get("/farm")
+    nodes = f"{told['nodes_online']} of {told['nodes']} nodes take work"
+    return f"{farm.url} knows you as {told['user']}; {nodes}"
 
 
 # --- drawing what the threads found -------------------------------------------------------------------
@@ -226,7 +238,7 @@ def _redraw() -> float | None:
         _Drawn.shown = shown
         for window in bpy.context.window_manager.windows:
             for area in window.screen.areas:
-                if area.type == "PROPERTIES":
+                if area.type in ("PROPERTIES", "PREFERENCES"):
                     area.tag_redraw()
     is_watching = shown.job is not None and not shown.job.is_ended
     return _REDRAW_S if shown.is_busy or is_watching or LIVE.is_watching else None

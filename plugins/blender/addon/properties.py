@@ -174,6 +174,8 @@ class RidgelinePreferences(bpy.types.AddonPreferences):
         except UserError as error:
             layout.label(text=str(error), icon="INFO")
         layout.operator("ridgeline.test")
+        if LIVE.shown.text:
+            layout.label(text=LIVE.shown.text, icon="ERROR" if LIVE.shown.is_error else "INFO")
 
 
 _CLASSES = (RidgelineSettings, RidgelinePreferences)
