@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from farm.cli.client import Client
+    from farm.cli.doctor import GpusSeen
     from farm.control.scheduler import Scheduler
     from farm.settings import Settings
 
@@ -39,8 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serve=run_serve,
         scheduler=run_scheduler,
         worker=run_worker,
+        benchmark=run_benchmark,
         live=run_live,
         containment=containment,
+        gpus=gpus,
         demo_scene=demo_scene,
         blender_shim=blender_shim,
     )
@@ -150,6 +153,13 @@ def run_worker(settings: Settings) -> int:
     return run(settings)
 
 
+def run_benchmark(settings: Settings, again: bool) -> int:
+    """Measure this machine's devices; returns the exit status."""
+    from workers.main import run_benchmark as run
+
+    return run(settings, again=again)
+
+
 def run_live(client: Client, interval_s: float, once: bool) -> int:
     """The full-screen view, until the user quits."""
     from farm.live.screen import run
@@ -165,6 +175,15 @@ def containment() -> str:
     from workers.containment import probe
 
     return probe().value
+
+
+def gpus(settings: Settings) -> GpusSeen:
+    """What the GPUs' drivers say of this machine."""
+    from farm.cli.doctor import GpusSeen
+    from workers.capabilities import look_at_gpus
+
+    devices, faults, notes, node_fault = look_at_gpus(settings)
+    return GpusSeen(devices=devices, faults=faults, notes=notes, node_fault=node_fault)
 
 
 def demo_scene() -> Path:

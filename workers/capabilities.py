@@ -18,7 +18,9 @@ import psutil
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.settings import Settings
 from farm.text import clean
+from workers.benchmark import with_measurements
 from workers.cpu_benchmark import cpu_model, measured, usable_cpus
+from workers.gpu import health
 from workers.gpu.amd import Amd
 from workers.gpu.declared import declared_devices
 from workers.gpu.intel import Intel
@@ -67,7 +69,8 @@ def capabilities(
         sources={"fp32_tflops": "measured", "memory_bandwidth_gbps": "measured"},
     )
     gpus = [device for provider in providers for device in provider.devices()]
-    gpus = [_shared(device, settings) for device in gpus]
+    samples = [sample for provider in providers for sample in provider.samples(with_processes=False)]
+    gpus = [_shared(d, settings) for d in with_measurements(gpus, samples, settings.state_dir)]
     if settings.devices:
         gpus = list(declared_devices(settings.devices))
     return Capabilities(
@@ -84,6 +87,29 @@ def capabilities(
         amounts=dict(settings.amounts),
         notes=tuple(note for provider in providers for note in provider.notes),
     )
+
+
+def look_at_gpus(
+    settings: Settings,
+) -> tuple[tuple[Device, ...], tuple[str, ...], tuple[str, ...], str]:
+    """(devices, one line for each that is of no use, notes, why the node would be drained)."""
+    asked = providers(settings)
+    devices = tuple(device for provider in asked for device in provider.devices())
+    if settings.devices:
+        devices = declared_devices(settings.devices)
+    known = {device.id: device for device in devices}
+    loads = [
+        health.load_of(sample, known[sample.device_id])
+        for provider in asked
+        for sample in provider.samples(with_processes=False)
+    ]
+    faults = tuple(
+        f"{known[load.device_id].model}: {load.fault or load.closed or load.complaint}"
+        for load in loads
+        if load.fault or load.closed or load.complaint
+    )
+    notes = tuple(note for provider in asked for note in provider.notes)
+    return devices, faults, notes, next((p.node_fault for p in asked if p.node_fault), "")
 
 
 def _shared(device: Device, settings: Settings) -> Device:

@@ -11,10 +11,34 @@ from farm.errors import UserError
 from farm.model.machines import Capabilities
 from farm.settings import Settings
 from farm.text import clean, duration
+from workers import benchmark
 from workers.agent import HostCommand, start_agent
+from workers.capabilities import providers
+from workers.cpu_benchmark import cpu_model, measured, usable_cpus
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.5
+
+
+def run_benchmark(settings: Settings, *, again: bool) -> int:
+    """Measure this machine's devices and print what they give; returns the exit status."""
+    cpus = usable_cpus()
+    if again:
+        (settings.state_dir / "cpu.json").unlink(missing_ok=True)
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    figures = measured(settings.state_dir, cpus)
+    print(
+        f"{clean(cpu_model(), one_line=True)} x {cpus}: {figures.fp32_tflops:.3g} TFLOPS, "
+        f"memory {figures.memory_bandwidth_gbps:.3g} GB/s (measured)"
+    )
+    asked = providers(settings)
+    devices = [device for provider in asked for device in provider.devices()]
+    samples = [sample for provider in asked for sample in provider.samples(with_processes=False)]
+    for line in benchmark.run_benchmark(devices, samples, settings.state_dir, again=again):
+        print(clean(line, one_line=True))
+    for note in (note for provider in asked for note in provider.notes):
+        print(note)
+    return 0
 
 
 def run_worker(

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from farm.flow import probe
@@ -26,6 +26,8 @@ _LOG = logging.getLogger(__name__)
 PERIOD_S: Final = 1.0
 PROBE_PERIOD_S: Final = 0.5
 PROCESSES_S: Final = 10.0
+HOLD_S: Final = 30.0
+"""A complaint counts for this long after it was last seen: throttling comes and goes by the second."""
 SILENT_S: Final = 15.0
 """A driver that has not answered for this long is taken to be wedged."""
 
@@ -77,6 +79,7 @@ class Telemetry:
         self._loads: dict[str, DeviceLoad] = {}
         self._signs: dict[str, frozenset[str]] = {}
         self._faults: dict[str, str] = {}
+        self._complaints: dict[str, tuple[float, DeviceLoad]] = {}
         self._node_fault = ""
         self._foreign: dict[str, tuple[int | None, int | None]] = {}
         self._watched: dict[AttemptId, _Watched] = {}
@@ -201,11 +204,21 @@ class Telemetry:
                 foreign_pid=foreign_pid,
                 fault=self._faults.get(device_id, ""),
             )
+            load = self._held(load)
             before = self._signs.get(device_id)
             signs = health.signs(load, before or frozenset())
             changed |= before is not None and signs != before
             self._loads[device_id], self._signs[device_id] = load, signs
         return changed
+
+    def _held(self, load: DeviceLoad) -> DeviceLoad:
+        """The load, with a complaint from a moment ago."""
+        now = time.monotonic()
+        if load.complaint:
+            self._complaints[load.device_id] = (now + HOLD_S, load)
+            return load
+        until, last = self._complaints.get(load.device_id, (now, load))
+        return replace(load, health=last.health, complaint=last.complaint) if until > now else load
 
     def _sharing(self) -> dict[str, int]:
         """How many watched attempts each device has."""
@@ -230,8 +243,9 @@ def _use(
             continue
         before = watched.last.get(device.id)
         watched.last[device.id] = sample
-        if sample.vram_used_mib is not None:
-            watched.vram_peak_mib = max(watched.vram_peak_mib or 0, sample.vram_used_mib)
+        if sample.vram_used_mib is not None and sharing.get(device.id, 1) == 1:
+            own_mib = max(sample.vram_used_mib - (foreign.get(device.id, (None, None))[0] or 0), 0)
+            watched.vram_peak_mib = max(watched.vram_peak_mib or 0, own_mib)
         is_throttled = bool(sample.slowdowns)
         watched.can_throttle |= "slowdowns" in device.telemetry
         if watched.is_young(now):

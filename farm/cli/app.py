@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from farm.cli.client import Client
+    from farm.cli.doctor import GpusSeen
     from farm.settings import Settings
 
 
@@ -30,9 +31,11 @@ class Programs:
     serve: Callable[[Settings], int]
     scheduler: Callable[[Settings], int]
     worker: Callable[[Settings], int]
+    benchmark: Callable[[Settings, bool], int]
     live: Callable[[Client, float, bool], int]
     """(client, seconds between looks, whether once is enough) -> exit status"""
     containment: Callable[[], str]
+    gpus: Callable[[Settings], GpusSeen]
     demo_scene: Callable[[], Path]
     blender_shim: Callable[[Path], Path | None]
 
@@ -281,11 +284,20 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
         looks.jobs(connect(), states=state or (), user=user, name=name, is_all=everything, is_json=json)
 
     @app.command(epilog=examples("farm job 12", "farm job 12 --json"))
-    def job(job: JobName, json: Json = False) -> None:
+    def job(
+        job: JobName,
+        usage: Annotated[
+            bool, typer.Option("--usage", help="What it used of GPUs: hours, energy, memory.")
+        ] = False,
+        json: Json = False,
+    ) -> None:
         """Show all there is to know of a job."""
         from farm.cli import looks
 
-        looks.job(connect(), job, is_json=json)
+        if usage:
+            looks.usage(connect(), job, is_json=json)
+        else:
+            looks.job(connect(), job, is_json=json)
 
     @app.command(epilog=examples("farm tasks 12 --state failed", "farm tasks 12 --frames 1-20"))
     def tasks(
@@ -493,8 +505,20 @@ def _add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> Non
 
         _finish(programs.scheduler(load_settings()))
 
-    @app.command(epilog=examples("farm worker", "farm worker --name blade-3 --pool gpu --slots 2"))
+    worker_app = typer.Typer(
+        invoke_without_command=True,
+        no_args_is_help=False,
+        epilog=examples(
+            "farm worker",
+            "farm worker --name blade-3 --pool gpu --slots 2",
+            "farm worker --devices configs/demo-nodes.toml#gpu-mix",
+        ),
+    )
+    app.add_typer(worker_app, name="worker")
+
+    @worker_app.callback()
     def worker(
+        context: typer.Context,
         name: Annotated[
             str | None, typer.Option(metavar="NAME", help="The node's name; the machine's when left out.")
         ] = None,
@@ -504,12 +528,29 @@ def _add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> Non
         slots: Annotated[
             int | None, typer.Option(metavar="N", help="Frames at once on its processor.")
         ] = None,
+        devices: Annotated[
+            str | None,
+            typer.Option(metavar="FILE#NODE", help="Claim the GPUs of a file, to try a farm without any."),
+        ] = None,
     ) -> None:
         """Make this machine a node that renders."""
         from farm.settings import load_settings
 
-        settings = load_settings(node_name=name, pools=tuple(pool) if pool else None, slots=slots)
+        if context.invoked_subcommand is not None:
+            return
+        settings = load_settings(
+            node_name=name, pools=tuple(pool) if pool else None, slots=slots, devices=devices
+        )
         _finish(programs.worker(settings))
+
+    @worker_app.command(epilog=examples("farm worker benchmark"))
+    def benchmark(
+        again: Annotated[bool, typer.Option("--again", help="Also what was measured before.")] = False,
+    ) -> None:
+        """Measure this machine's devices: a few seconds each."""
+        from farm.settings import load_settings
+
+        _finish(programs.benchmark(load_settings(), again))
 
     @app.command(epilog=examples("farm live", "farm live --once"))
     def live(
@@ -559,7 +600,15 @@ def _add_administration(app: typer.Typer, programs: Programs, connect: Connect) 
         from farm.cli.doctor import run_doctor
         from farm.settings import load_settings
 
-        _finish(run_doctor(load_settings(), containment=programs.containment, is_json=json))
+        settings = load_settings()
+        _finish(
+            run_doctor(
+                settings,
+                containment=programs.containment,
+                gpus=lambda: programs.gpus(settings),
+                is_json=json,
+            )
+        )
 
     @app.command(epilog=examples("farm version"))
     def version(json: Json = False) -> None:

@@ -21,6 +21,7 @@ from farm.cli.config import hide_password
 from farm.cli.plugins import COMMAND, load_plugins
 from farm.control.views import FarmView
 from farm.errors import FarmError, Forbidden, Unavailable, UserError
+from farm.model.machines import Device
 from farm.settings import Settings
 from farm.text import duration, plural, size
 
@@ -50,10 +51,19 @@ class Finding:
     """What to do about it; empty when nothing is."""
 
 
-def run_doctor(settings: Settings, *, containment: Callable[[], str], is_json: bool) -> int:
-    """Print the findings as they come; 1 when one is an error. `containment` tells how renderers are held."""
+def run_doctor(
+    settings: Settings,
+    *,
+    containment: Callable[[], str],
+    gpus: Callable[[], GpusSeen] = lambda: GpusSeen(),
+    is_json: bool,
+) -> int:
+    """Print the findings as they come; 1 when one is an error.
+
+    containment tells how renderers are held; gpus what the drivers of this machine say.
+    """
     found: list[Finding] = []
-    for finding in examine(settings, containment=containment):
+    for finding in examine(settings, containment=containment, gpus=gpus):
         found.append(finding)
         if not is_json:
             _print(finding)
@@ -70,13 +80,19 @@ def run_doctor(settings: Settings, *, containment: Callable[[], str], is_json: b
     return 1 if errors else 0
 
 
-def examine(settings: Settings, *, containment: Callable[[], str]) -> Iterator[Finding]:
+def examine(
+    settings: Settings,
+    *,
+    containment: Callable[[], str],
+    gpus: Callable[[], GpusSeen] = lambda: GpusSeen(),
+) -> Iterator[Finding]:
     yield from check_state_dir(settings.state_dir)
     yield from check_database(settings)
     yield from check_broker(settings.broker_url)
     yield from check_api(settings)
     yield from check_renderers()
     yield from check_containment(containment)
+    yield from check_gpus(gpus())
     yield from check_disk((settings.state_dir, *settings.allowed_roots))
 
 
@@ -186,6 +202,39 @@ def check_renderers() -> Iterator[Finding]:
             text=f"not on this machine: {', '.join(absent)}",
             advice="to render with it: apt install blender povray (Debian), then restart the agent",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusSeen:
+    """What the GPUs' drivers say of this machine."""
+
+    devices: tuple[Device, ...] = ()
+    faults: tuple[str, ...] = ()
+    """One line for each device that is of no use, or takes no work."""
+    notes: tuple[str, ...] = ()
+    node_fault: str = ""
+    """Why the whole node would be drained."""
+
+
+def check_gpus(seen: GpusSeen) -> Iterator[Finding]:
+    if seen.node_fault:
+        yield Finding(
+            check="GPU",
+            level=Level.ERROR,
+            text=seen.node_fault,
+            advice="a node in this state takes no work; docs/gpus.md has the ways out",
+        )
+        return
+    for device in seen.devices:
+        doubts = "; ".join(f"{name} is not known: {why}" for name, why in device.unknown.items())
+        yield Finding(check="GPU", level=Level.OK, text=f"{device.model}{f' ({doubts})' if doubts else ''}")
+    for fault in seen.faults:
+        yield Finding(
+            check="GPU", level=Level.ERROR, text=fault, advice="docs/gpus.md says what to do for each failure"
+        )
+    for note in seen.notes:
+        is_absent = note in ("no NVIDIA driver", "the NVIDIA driver is not loaded")
+        yield Finding(check="GPU", level=Level.NOTE if is_absent else Level.WARNING, text=note)
 
 
 def check_containment(containment: Callable[[], str]) -> Iterator[Finding]:

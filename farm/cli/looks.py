@@ -18,10 +18,10 @@ from farm.cli.progress import follow, is_all_done, outcome
 from farm.cli.show import Column, cell, shown, words
 from farm.control.views import JobView, LogView, WhyView
 from farm.errors import NotFound, Unavailable, UserError
-from farm.model.attempts import Attempt
+from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
 from farm.model.frames import canonical, parse_frames
-from farm.model.machines import Device, DeviceLoad, Node
+from farm.model.machines import Device, DeviceKind, DeviceLoad, Node
 from farm.model.states import ENDED_JOBS, LIVE_ATTEMPTS, AttemptState, JobState, NodeState, TaskState
 from farm.model.work import Step, Task
 from farm.text import clean, duration, plural, size
@@ -184,6 +184,35 @@ def job(client: Client, text: str, *, is_json: bool) -> None:
         _steps(job.steps)
     _failures(client, view)
     _warnings(client, view)
+
+
+def usage(client: Client, text: str, *, is_json: bool) -> None:
+    view, _ = find_job(client, text)
+    answer = client.get(f"/jobs/{view.job.id}/usage")
+    if is_json:
+        show.data(answer)
+        return
+    used = read(JobUsage, answer)
+    if not used.attempts:
+        print(f"nothing of job {view.job.id} has ended on a GPU yet")
+        return
+    known = ""
+    if used.energy_attempts < used.attempts:
+        known = f" (known of {used.energy_attempts:,} of {plural(used.attempts, 'attempt')})"
+    show.facts(
+        [
+            ("job", cell(f"{view.job.id} {view.job.name}")),
+            ("attempts on GPUs", f"{used.attempts:,}"),
+            ("GPU-hours", f"{used.gpu_hours:.3g}"),
+            ("in vain", f"{used.wasted_gpu_hours:.3g} GPU-hours of attempts that did not succeed"),
+            ("energy", "n/a" if used.energy_kwh is None else f"{used.energy_kwh:.3g} kWh{known}"),
+            ("GPU busy", show.percent(used.busy)),
+            ("its memory busy", show.percent(used.memory_busy)),
+            ("most VRAM", "n/a" if used.vram_peak_mib is None else size(used.vram_peak_mib * 2**20)),
+            ("throttled", "n/a" if used.throttled_s is None else duration(used.throttled_s)),
+            ("on", cell(", ".join(used.models))),
+        ]
+    )
 
 
 def _places(steps: Sequence[Step], directories: Sequence[str]) -> list[str]:
@@ -479,11 +508,12 @@ def _node_row(node: Node) -> list[Any]:
     able = node.capabilities
     best = max(able.devices, key=lambda device: device.fp32_tflops or 0.0, default=None)
     loads = {load.device_id: load.utilisation for load in node.loads}
-    models = Counter(device.model for device in able.devices if device.kind != "cpu") or Counter(
+    models = Counter(_model(device) for device in able.devices if device.kind != "cpu") or Counter(
         device.model for device in able.devices
     )
     device = ", ".join(f"{count} x {model}" if count > 1 else model for model, count in models.items())
-    note = node.reason
+    wrong = [load.fault or load.closed or load.complaint for load in node.loads]
+    note = "; ".join(dict.fromkeys(text for text in (node.reason, *wrong, *able.notes) if text))
     if node.state in (NodeState.OFFLINE, NodeState.SUSPECT):
         note = f"silent for {duration(node.silent_s)}{'; ' if note else ''}{note}"
     return [
@@ -523,6 +553,7 @@ def node(client: Client, name: str, *, is_json: bool) -> None:
             ),
             ("amounts", words(", ".join(f"{k}={v:g}" for k, v in sorted(able.amounts.items())))),
             ("agent", cell(node.agent_version)),
+            *(("note", words(text)) for text in able.notes),
             ("busy", f"{len(node.attempts)} of {plural(able.slots, 'slot')}"),
             *(("running", words(text)) for text in node.running),
         ]
@@ -536,27 +567,83 @@ def node(client: Client, name: str, *, is_json: bool) -> None:
             Column("Slots", is_right=True),
             Column("FP32", is_right=True),
             Column("Mem. bandwidth", is_right=True),
+            Column("Ridge", is_right=True),
             Column("VRAM", is_right=True),
             Column("Load", is_right=True),
             Column("Mem.", is_right=True),
+            Column("Temp.", is_right=True),
+            Column("Power", is_right=True),
         ],
         (_device_row(device, loads.get(device.id)) for device in able.devices),
         empty="no devices",
     )
+    told = [line for device in able.devices for line in _device_notes(device, loads.get(device.id))]
+    if told:
+        print()
+    for line in told:
+        show.put(words(line))
+
+
+def _model(device: Device) -> str:
+    """Nobody has seen a declared device: every view says so."""
+    return f"{device.model} (declared)" if device.is_declared else device.model
+
+
+def _device_notes(device: Device, load: DeviceLoad | None) -> list[str]:
+    """What a table has no room for: where the figures come from, what is unknown and why, what is wrong."""
+    if device.kind is DeviceKind.CPU:
+        return []
+    facts = [device.id, device.architecture, device.api, device.pci]
+    if device.pcie_generation and device.pcie_width:
+        facts.append(f"PCIe {device.pcie_generation}.0 x{device.pcie_width}")
+    if device.ray_tracing_generation is not None:
+        generation = device.ray_tracing_generation
+        facts.append(f"ray tracing generation {generation}" if generation else "no ray-tracing hardware")
+    if device.tdp_w is not None:
+        facts.append(f"{device.tdp_w:.0f} W")
+    if device.host_bandwidth_gbps is not None:
+        facts.append(f"{device.host_bandwidth_gbps:.3g} GB/s from the host")
+    if device.driver:
+        facts.append(f"driver {device.driver}")
+    lines = [f"{_model(device)}: {', '.join(filter(None, facts))}"]
+    by_source: dict[str, list[str]] = {}
+    for name, source in device.sources.items():
+        by_source.setdefault(source, []).append(_SHORT.get(name, name))
+    if by_source:
+        lines.append("  " + "; ".join(f"{', '.join(names)}: {source}" for source, names in by_source.items()))
+    lines += [f"  {_SHORT.get(name, name)} is not known: {why}" for name, why in device.unknown.items()]
+    if load is None and not device.is_declared:
+        lines.append("  its load is not known")
+    for text in (load.fault, load.closed, load.complaint) if load is not None else ():
+        if text:
+            lines.append(f"  {text}")
+    return lines
 
 
 def _device_row(device: Device, load: DeviceLoad | None) -> list[Any]:
     tflops, bandwidth = device.fp32_tflops, device.memory_bandwidth_gbps
     return [
-        cell(device.model),
+        cell(_model(device)),
         cell(device.kind),
         cell(device.slots),
         "n/a" if tflops is None else f"{tflops:.3g} TFLOPS",
         "n/a" if bandwidth is None else f"{bandwidth:.4g} GB/s",
+        "n/a" if device.ridge is None else f"{device.ridge:.3g} FLOP/B",
         "-" if device.vram_mib is None else size(device.vram_mib * 2**20),
         show.percent(None if load is None else load.utilisation),
         show.percent(None if load is None else load.memory_occupancy),
+        "n/a" if load is None or load.temperature_c is None else f"{load.temperature_c:.0f} °C",
+        "n/a" if load is None or load.power_w is None else f"{load.power_w:.0f} W",
     ]
+
+
+_SHORT: Final = {
+    "fp32_tflops": "FP32",
+    "memory_bandwidth_gbps": "memory bandwidth",
+    "vram_mib": "VRAM",
+    "tdp_w": "power",
+    "host_bandwidth_gbps": "rate from the host",
+}
 
 
 def find_node(client: Client, name: str) -> Any:

@@ -45,7 +45,7 @@ from farm.flow import match
 from farm.flow.choose import check_step, tasks_of_frames
 from farm.flow.stats import eta_s, spread
 from farm.flow.submit import JobPlan, plan_job
-from farm.model.attempts import Attempt
+from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
 from farm.model.frames import parse_frames
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
@@ -375,6 +375,11 @@ class Desk:
         """Raises NotFound."""
         with reading(self._engine) as db:
             return jobs.read_attempt(db, attempt_id)
+
+    def job_usage(self, job_id: JobId) -> JobUsage:
+        """Raises NotFound."""
+        with reading(self._engine) as db:
+            return jobs.usage(db, job_id)
 
     def read_log(self, attempt_id: AttemptId, *, after: int, limit: int) -> LogView:
         """Raises NotFound."""

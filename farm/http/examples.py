@@ -21,7 +21,7 @@ from farm.control.views import (
     WhyView,
 )
 from farm.flow.stats import spread
-from farm.model.attempts import Attempt, PublishedFile
+from farm.model.attempts import Attempt, JobUsage, PublishedFile
 from farm.model.events import Event, EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, Node
@@ -142,6 +142,18 @@ ATTEMPT = Attempt(
     files=(
         PublishedFile(path="/projects/film/shot_010/7.png", size_bytes=884_211, width=1_920, height=1_080),
     ),
+)
+USAGE = JobUsage(
+    attempts=240,
+    gpu_hours=18.4,
+    wasted_gpu_hours=0.6,
+    energy_kwh=5.1,
+    energy_attempts=240,
+    vram_peak_mib=9_600,
+    busy=0.94,
+    memory_busy=0.31,
+    throttled_s=0.0,
+    models=("NVIDIA GeForce RTX 4090",),
 )
 NODE = Node(
     id=NodeId("blade-3"),

@@ -23,7 +23,7 @@ from farm.control.views import (
 )
 from farm.http import bodies, examples
 from farm.http.stream import event_stream
-from farm.model.attempts import Attempt
+from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.machines import Node
@@ -288,6 +288,16 @@ def list_tasks(
 def why_job(desk: TheDesk, job_id: JobNumber) -> WhyView:
     """Every cause why tasks of the job do not run, those of most nodes first."""
     return desk.why_job(JobId(job_id))
+
+
+@jobs.get(
+    "/jobs/{job_id}/usage",
+    summary="What a job used of GPUs",
+    responses=_answers(examples.USAGE, 404),
+)
+def read_job_usage(desk: TheDesk, job_id: JobNumber) -> JobUsage:
+    """GPU time and energy of all attempts so far, those that failed too."""
+    return desk.job_usage(JobId(job_id))
 
 
 @jobs.get(

@@ -18,7 +18,7 @@ from farm.control.views import JobView
 from farm.live.snapshot import Snapshot
 from farm.live.view import Pane, View
 from farm.model.events import Event, EventKind
-from farm.model.machines import Device, DeviceKind, Node
+from farm.model.machines import Device, DeviceKind, DeviceLoad, Node
 from farm.model.states import ENDED_JOBS, JobState, NodeState
 from farm.model.work import Counts, Tag
 from farm.text import clean, duration, plural
@@ -66,10 +66,12 @@ _BAD_EVENTS: Final = frozenset(
         EventKind.NODE_SUSPECTED,
         EventKind.NODE_OFFLINE,
         EventKind.NODE_REFUSED,
+        EventKind.DEVICE_LOST,
     }
 )
 _TAGS: Final = {Tag.BANDWIDTH: "mem-bw", Tag.UNKNOWN: "?"}
 """Short, and never just "bandwidth": it is the memory's."""
+_HOT_C: Final = 85
 _DONE, _RUNNING, _FAILED, _LEFT = "█", "▒", "×", "·"
 
 
@@ -106,6 +108,9 @@ _NODE_COLUMNS: Final = (
     Column(title="MEM GB/S", width=8, most=8, rank=6, is_right=True),
     Column(title="USE", width=4, most=4, rank=7, is_right=True),
     Column(title="MEM", width=4, most=4, rank=8, is_right=True),
+    Column(title="VRAM GB", width=7, most=9, rank=10, is_right=True),
+    Column(title="°C", width=3, most=3, rank=11, is_right=True),
+    Column(title="WATT", width=4, most=5, rank=12, is_right=True),
     Column(title="SLOTS", width=5, most=7, rank=9, is_right=True),
     Column(title="RUNS", width=17, most=400, rank=2),
     Column(title="SILENT", width=6, most=8, rank=4, is_right=True),
@@ -458,6 +463,27 @@ def share(values: Sequence[float | None]) -> str:
     return f"{sum(known) / len(known):.0%}" if known else "n/a"
 
 
+def _vram(devices: Sequence[Device], loads: Sequence[DeviceLoad]) -> str:
+    """ "9/24": used of what there is, over all GPUs; "n/a" for what is not known."""
+    sizes = {device.id: device.vram_mib for device in devices if device.vram_mib is not None}
+    if not sizes:
+        return ""
+    shares = {load.device_id: load.memory_occupancy for load in loads}
+    used = [share * size for i, size in sizes.items() if (share := shares.get(i)) is not None]
+    told = f"{sum(used) / 1024:.0f}" if len(used) == len(devices) else "n/a"
+    return f"{told}/{sum(sizes.values()) / 1024:.0f}"
+
+
+def _hottest(loads: Sequence[DeviceLoad]) -> Piece:
+    known = [load.temperature_c for load in loads if load.temperature_c is not None]
+    return (f"{max(known):.0f}", "warn" if max(known) >= _HOT_C else "") if known else ("", "")
+
+
+def _total(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known):.0f}" if known else ""
+
+
 def _shown_devices(node: Node) -> tuple[Device, ...]:
     """The GPUs, or the CPU of a node that has none."""
     devices = node.capabilities.devices
@@ -471,10 +497,14 @@ def _node(node: Node, columns: list[tuple[Column, int]]) -> Line:
     # The vendor says nothing that the model does not, and columns are dear.
     models = list(dict.fromkeys(device.model.removeprefix("NVIDIA ") for device in devices))
     several = f"{len(devices)}× " if len(devices) > 1 else ""
+    if any(device.is_declared for device in devices):
+        several = f"declared {several}"  # in front: a cut column must not hide it
     first = devices[0] if devices else None
-    runs: Piece = (", ".join(node.running), "") if node.running else (node.reason or "-", "dim")
-    if node.running and node.reason:
-        runs = (f"{', '.join(node.running)} ({node.reason})", "")
+    wrong = [load.fault or load.closed or load.complaint for load in node.loads]
+    note = "; ".join(dict.fromkeys(text for text in (node.reason, *wrong) if text))
+    runs: Piece = (", ".join(node.running), "") if node.running else (note or "-", "dim")
+    if node.running and note:
+        runs = (f"{', '.join(node.running)} ({note})", "")
     return _row(
         columns,
         {
@@ -485,6 +515,9 @@ def _node(node: Node, columns: list[tuple[Column, int]]) -> Line:
             "MEM GB/S": (figure(first.memory_bandwidth_gbps if first else None), ""),
             "USE": (share([load.utilisation for load in loads]), ""),
             "MEM": (share([load.memory_occupancy for load in loads]), ""),
+            "VRAM GB": (_vram(devices, loads), ""),
+            "°C": _hottest(loads),
+            "WATT": (_total([load.power_w for load in loads]), ""),
             "SLOTS": (f"{len(node.attempts)}/{node.capabilities.slots}", ""),
             "RUNS": runs,
             "SILENT": (duration(node.silent_s), "" if node.state is NodeState.ONLINE else "warn"),

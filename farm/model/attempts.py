@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
+from farm.model.probes import Probe
 from farm.model.states import AttemptState, Outcome
 
 
@@ -31,10 +32,30 @@ class DeviceUsage:
     memory_busy: float | None = None
     """0 to 1, mean: device memory was read or written."""
     vram_peak_mib: int | None = None
-    """On one device, by all processes."""
+    """On one device, less what is known to be others'; None where several attempts shared it."""
     energy_j: float | None = None
     """Shared out equally where several attempts ran on a device."""
     throttled_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUsage:
+    """What all attempts of a job used of GPUs, those that failed too. None: no device could say."""
+
+    attempts: int = 0
+    """That ran on a GPU."""
+    gpu_hours: float = 0.0
+    wasted_gpu_hours: float = 0.0
+    """Of attempts that did not succeed."""
+    energy_kwh: float | None = None
+    energy_attempts: int = 0
+    """Of how many attempts the energy is known."""
+    vram_peak_mib: int | None = None
+    busy: float | None = None
+    """0 to 1, mean over time."""
+    memory_busy: float | None = None
+    throttled_s: float | None = None
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,5 +83,7 @@ class Attempt:
     cpu_s: float | None = None
     usage: DeviceUsage | None = None
     """Of GPUs."""
+    probe: Probe | None = None
+    """What its first seconds on a GPU said of its demand."""
     warnings: tuple[str, ...] = ()
     files: tuple[PublishedFile, ...] = ()

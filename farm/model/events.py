@@ -28,6 +28,12 @@ class EventKind(StrEnum):
     NODE_DRAINED = "node-drained"
     NODE_RELEASED = "node-released"
     NODE_REFUSED = "node-refused"
+    DEVICE_LOST = "device-lost"
+    """It takes no work until somebody has looked."""
+    DEVICE_CLOSED = "device-closed"
+    """It takes no work for now."""
+    DEVICE_DEGRADED = "device-degraded"
+    """It is throttled, capped or badly seated: it gives less than it should."""
     LEADER_CHANGED = "leader-changed"
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from farm.flow.match import Group
+from farm.flow.match import Group, vram_held_mib
+from farm.flow.probe import learned
 from farm.flow.report import AttemptFacts, Settlement, TaskFacts, expire, settle
+from farm.model.attempts import DeviceUsage
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.machines import Demand, Use
+from farm.model.probes import Probe
 from farm.model.states import AttemptState, JobState, Outcome, TaskState, check_attempt_move
 from farm.model.work import Isolation, Profile
 from farm.store import events, jobs, moves, outbox, rows
@@ -32,6 +35,7 @@ _AVOID_S = 60.0
 _TAKES_WORK = sa.and_(_NODE.c.state == "online", _NODE.c.is_drained.is_(False))
 _MAX_REASON = 1_000
 _MAX_WARNINGS = 100
+_MAX_DEVICES = 64
 
 
 # --- what there is to do ------------------------------------------------------------------------------
@@ -99,7 +103,7 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
         group = Group(
             step_id=StepId(row["id"]),
             job_id=JobId(row["job_id"]),
-            demand=rows.from_json(Demand, row["demand"]),
+            demand=_demand(row),
             profile=rows.from_json(Profile, row["profile"]),
             ready=max(0, row["n_ready"] - delayed.get(row["id"], 0) - sum(avoided.values())),
             running=row["n_assigned"] + row["n_running"] + row["n_cancelling"],
@@ -147,21 +151,31 @@ def next_due_s(db: sa.Connection, step_id: StepId) -> float:
     return 0.0 if soonest is None else max(0.0, soonest - now)
 
 
+def _demand(row: rows.Row) -> Demand:
+    """A step's demand, with what was seen of its VRAM."""
+    demand: Demand = rows.from_json(Demand, row["demand"])
+    seen = row["vram_peak_mib"] if demand.gpus else None
+    return replace(demand, vram_seen_mib=seen) if seen else demand
+
+
 def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
     """What live attempts hold of each node."""
     query = (
-        sa.select(_ATTEMPT.c.node_id, _ATTEMPT.c.device_id, _STEP.c.demand)
+        sa.select(_ATTEMPT.c.node_id, _ATTEMPT.c.device_id, _STEP.c.demand, _STEP.c.vram_peak_mib)
         .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
         .where(_ATTEMPT.c.state.in_(_LIVE))
     )
     held: dict[NodeId, list[Use]] = {}
     for row in db.execute(query):
+        vram_mib = row.demand["vram_mib"]
+        if row.vram_peak_mib and row.demand["gpus"]:
+            vram_mib = vram_held_mib(Demand(vram_mib=vram_mib, vram_seen_mib=row.vram_peak_mib))
         held.setdefault(NodeId(row.node_id), []).append(
             Use(
                 device_id=row.device_id,
                 cpus=row.demand["cpus"],
                 memory_mib=row.demand["memory_mib"],
-                vram_mib=row.demand["vram_mib"],
+                vram_mib=vram_mib,
             )
         )
     return held
@@ -418,7 +432,36 @@ def _bearable(report: Finished) -> Finished:
         runtime_s=rows.figure(report.runtime_s) or 0.0,
         load_s=rows.figure(report.load_s),
         cpu_s=rows.figure(report.cpu_s),
+        usage=_bearable_usage(report.usage),
+        probe=_bearable_probe(report.probe),
     )
+
+
+def _bearable_usage(usage: DeviceUsage | None) -> DeviceUsage | None:
+    if usage is None:
+        return None
+    peak = usage.vram_peak_mib
+    return replace(
+        usage,
+        device_model=usage.device_model[:_MAX_REASON],
+        devices=min(max(usage.devices, 1), _MAX_DEVICES),
+        seconds=rows.figure(usage.seconds) or 0.0,
+        busy=rows.figure(usage.busy),
+        memory_busy=rows.figure(usage.memory_busy),
+        vram_peak_mib=peak if peak is not None and 0 <= peak < 2**31 else None,
+        energy_j=rows.figure(usage.energy_j),
+        throttled_s=rows.figure(usage.throttled_s),
+    )
+
+
+def _bearable_probe(probe: Probe | None) -> Probe | None:
+    """None for a probe whose shares are no shares."""
+    if probe is None:
+        return None
+    shares = (probe.compute_share, probe.bandwidth_share, probe.confidence)
+    if any(share is not None and not 0 <= share <= 1 for share in shares):
+        return None
+    return replace(probe, device_model=probe.device_model[:_MAX_REASON], reason=probe.reason[:_MAX_REASON])
 
 
 def _in_32_bits(value: int | None) -> int | None:
@@ -471,6 +514,7 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
                 runtime_count=_STEP.c.runtime_count + count, runtime_sum_s=_STEP.c.runtime_sum_s + total_s
             )
         )
+    _learn_of_steps(db, [(row["step_id"], r) for row, _, r in settled if r.outcome is Outcome.SUCCEEDED])
     for node_id, attempt_ids in sorted(stops.items()):
         outbox.owe_control(
             db, node_id, Stop(attempt_ids=tuple(attempt_ids), reason="another attempt was accepted")
@@ -495,9 +539,46 @@ def _ended(row: rows.Row, change: Settlement, report: Finished, now: float) -> d
         "load_s": report.load_s,
         "peak_memory_mib": report.peak_memory_mib,
         "cpu_s": report.cpu_s,
+        **_used(report),
         "warnings": list(report.warnings),
         "files": [rows.to_json(f) for f in report.files] if is_accepted else [],
     }
+
+
+def _used(report: Finished) -> dict[str, Any]:
+    usage, probe = report.usage, report.probe
+    return {
+        "gpu_model": usage.device_model if usage else None,
+        "gpu_count": usage.devices if usage else None,
+        "gpu_s": usage.seconds * usage.devices if usage else None,
+        "gpu_busy": usage.busy if usage else None,
+        "gpu_memory_busy": usage.memory_busy if usage else None,
+        "vram_peak_mib": usage.vram_peak_mib if usage else None,
+        "energy_j": usage.energy_j if usage else None,
+        "throttled_s": usage.throttled_s if usage else None,
+        "probe": rows.to_json(probe) if probe else None,
+    }
+
+
+def _learn_of_steps(db: sa.Connection, reports: Sequence[tuple[StepId, Finished]]) -> None:
+    """The most VRAM a step was seen to hold, and what a probe says of its demand."""
+    peaks: dict[StepId, int] = {}
+    probes: dict[StepId, Probe] = {}
+    for step_id, report in reports:
+        if report.usage is not None and report.usage.vram_peak_mib:
+            peaks[step_id] = max(peaks.get(step_id, 0), report.usage.vram_peak_mib)
+        best = probes.get(step_id)
+        if report.probe is not None and (best is None or report.probe.confidence > best.confidence):
+            probes[step_id] = report.probe
+    for step_id, peak in sorted(peaks.items()):
+        seen = sa.func.coalesce(_STEP.c.vram_peak_mib, 0)
+        db.execute(sa.update(_STEP).where(_STEP.c.id == step_id, seen < peak).values(vram_peak_mib=peak))
+    for step_id, probe in sorted(probes.items()):
+        row = db.execute(sa.select(_STEP.c.profile).where(_STEP.c.id == step_id)).mappings().one()
+        before = rows.from_json(Profile, row["profile"])
+        after = learned(before, probe)
+        if after != before:
+            db.execute(sa.update(_STEP).where(_STEP.c.id == step_id).values(profile=rows.to_json(after)))
 
 
 def _adopt(db: sa.Connection, attempt_id: AttemptId, report: Finished, now: float) -> None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from farm.errors import NotFound, Rejected
 from farm.flow.report import Advance, JobFacts, StepFacts, advance
 from farm.flow.submit import JobPlan
-from farm.model.attempts import Attempt
+from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, StepId, TaskId
 from farm.model.states import ENDED_JOBS, AttemptState, JobState, TaskState
@@ -336,6 +336,43 @@ def list_attempts(
         query = query.where(_ATTEMPT.c.state.in_([str(s) for s in states]))
     query = query.order_by(_ATTEMPT.c.assigned_at.desc(), _ATTEMPT.c.id).limit(limit)
     return [rows.attempt(row) for row in db.execute(query).mappings()]
+
+
+def usage(db: sa.Connection, job_id: JobId) -> JobUsage:
+    """What the job's attempts used of GPUs so far. Raises NotFound."""
+    read_job(db, job_id)
+    a = _ATTEMPT.c
+    weighed = sa.case((a.gpu_busy.is_not(None), a.gpu_s), else_=None)
+    memory_weighed = sa.case((a.gpu_memory_busy.is_not(None), a.gpu_s), else_=None)
+    query = sa.select(
+        sa.func.count().label("attempts"),
+        sa.func.sum(a.gpu_s).label("gpu_s"),
+        sa.func.sum(sa.case((a.state == "succeeded", 0.0), else_=a.gpu_s)).label("wasted_s"),
+        sa.func.sum(a.energy_j).label("energy_j"),
+        sa.func.count(a.energy_j).label("energy_attempts"),
+        sa.func.max(a.vram_peak_mib).label("vram_peak_mib"),
+        (sa.func.sum(a.gpu_busy * a.gpu_s) / sa.func.nullif(sa.func.sum(weighed), 0.0)).label("busy"),
+        (sa.func.sum(a.gpu_memory_busy * a.gpu_s) / sa.func.nullif(sa.func.sum(memory_weighed), 0.0)).label(
+            "memory_busy"
+        ),
+        sa.func.sum(a.throttled_s).label("throttled_s"),
+    ).where(a.job_id == job_id, a.gpu_s.is_not(None))
+    row = db.execute(query).one()
+    models: list[str] = list(
+        db.scalars(sa.select(a.gpu_model).where(a.job_id == job_id, a.gpu_model.is_not(None)).distinct())
+    )
+    return JobUsage(
+        attempts=row.attempts,
+        gpu_hours=(row.gpu_s or 0.0) / 3600,
+        wasted_gpu_hours=(row.wasted_s or 0.0) / 3600,
+        energy_kwh=None if row.energy_j is None else row.energy_j / 3.6e6,
+        energy_attempts=row.energy_attempts,
+        vram_peak_mib=row.vram_peak_mib,
+        busy=row.busy,
+        memory_busy=row.memory_busy,
+        throttled_s=row.throttled_s,
+        models=tuple(sorted(models)),
+    )
 
 
 def read_attempt(db: sa.Connection, attempt_id: AttemptId) -> Attempt:

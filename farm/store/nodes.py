@@ -63,13 +63,13 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
             return Hearing(refused=text)
         if beat.capabilities is None:
             return Hearing(wants_hello=True)
-    state = NodeState.DRAINING if beat.is_draining else NodeState.ONLINE
+    state = NodeState.DRAINING if beat.is_draining or beat.fault else NodeState.ONLINE
     values: dict[str, object] = {
         "seen_at": now,
         "session": beat.session,
         "boot_id": beat.boot_id,
         "state": str(state),
-        "reason": "the agent is stopping" if beat.is_draining else "",
+        "reason": "the agent is stopping" if beat.is_draining else beat.fault[:_MAX_WORD],
         "loads": [rows.to_json(load) for load in beat.loads],
         "disk_free_mib": beat.disk_free_mib,
         "agent_version": beat.agent_version,
@@ -80,7 +80,25 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     if is_new_session or row["state"] in (NodeState.OFFLINE, NodeState.SUSPECT):
         text = "restarted" if is_new_session else "back"
         events.happened(db, EventKind.NODE_ONLINE, text, node_id=beat.node_id)
+    if any(load.fault or load.closed or load.complaint for load in beat.loads):
+        before = () if is_new_session else [rows.from_json(DeviceLoad, load) for load in row["loads"]]
+        _tell_of_devices(db, beat, before)
     return Hearing()
+
+
+def _tell_of_devices(db: sa.Connection, beat: Heartbeat, before: Sequence[DeviceLoad]) -> None:
+    """Events for what has become wrong with a device since the last heartbeat."""
+    known = {load.device_id: load for load in before}
+    for load in beat.loads:
+        old = known.get(load.device_id, DeviceLoad(device_id=load.device_id))
+        for kind, was, now_is in (
+            (EventKind.DEVICE_LOST, old.fault, load.fault),
+            (EventKind.DEVICE_CLOSED, old.closed, load.closed),
+            (EventKind.DEVICE_DEGRADED, old.complaint, load.complaint),
+        ):
+            if now_is and not was:
+                text = f"{load.device_id}: {now_is}"
+                events.happened(db, kind, clean(text, limit=_MAX_WORD, one_line=True), node_id=beat.node_id)
 
 
 def _unusable(beat: Heartbeat) -> str:
@@ -88,12 +106,15 @@ def _unusable(beat: Heartbeat) -> str:
     for word in (beat.node_id, beat.session, beat.boot_id, beat.agent_version):
         if len(word) > _MAX_WORD or clean(word, one_line=True) != word:
             return f"{clean(word, limit=40, one_line=True)!r} in its heartbeat is no printable name"
-    figures: list[float | None] = [load.utilisation for load in beat.loads]
-    figures += [load.memory_occupancy for load in beat.loads]
+    figures: list[float | None] = []
+    for load in beat.loads:
+        figures += [load.utilisation, load.memory_occupancy, load.memory_busy, load.temperature_c]
+        figures += [load.power_w, load.clock_mhz, load.health]
     if beat.capabilities is not None:
         figures += beat.capabilities.amounts.values()
         for device in beat.capabilities.devices:
-            figures += [device.fp32_tflops, device.memory_bandwidth_gbps]
+            figures += [device.fp32_tflops, device.memory_bandwidth_gbps, device.tdp_w]
+            figures += [device.host_bandwidth_gbps, device.ray_rate_mrays]
     if any(figure is not None and rows.figure(figure) is None for figure in figures):
         return "a figure in its heartbeat is negative or no number"
     if beat.disk_free_mib is not None and not 0 <= beat.disk_free_mib < 2**31:

@@ -10,10 +10,11 @@ from typing import Any
 from pydantic import TypeAdapter
 from sqlalchemy import RowMapping
 
-from farm.model.attempts import Attempt, PublishedFile
+from farm.model.attempts import Attempt, DeviceUsage, PublishedFile
 from farm.model.events import Event, EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.machines import Capabilities, Demand, DeviceLoad, Node
+from farm.model.probes import Probe
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Counts, Isolation, Job, JobSettings, OutputSpec, Profile, Step, Task
 
@@ -136,8 +137,26 @@ def attempt(row: Row) -> Attempt:
         runtime_s=row["runtime_s"],
         peak_memory_mib=row["peak_memory_mib"],
         cpu_s=row["cpu_s"],
+        usage=_usage(row),
+        probe=from_json(Probe, row["probe"]) if row["probe"] else None,
         warnings=tuple(row["warnings"]),
         files=tuple(from_json(PublishedFile, f) for f in row["files"]),
+    )
+
+
+def _usage(row: Row) -> DeviceUsage | None:
+    if row["gpu_s"] is None:
+        return None
+    count = row["gpu_count"] or 1
+    return DeviceUsage(
+        device_model=row["gpu_model"] or "",
+        devices=count,
+        seconds=row["gpu_s"] / count,
+        busy=row["gpu_busy"],
+        memory_busy=row["gpu_memory_busy"],
+        vram_peak_mib=row["vram_peak_mib"],
+        energy_j=row["energy_j"],
+        throttled_s=row["throttled_s"],
     )
 
 

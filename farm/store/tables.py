@@ -86,6 +86,8 @@ class StepRow(SQLModel, table=True):
     n_cancelled: int = 0
     runtime_count: int = 0
     runtime_sum_s: float = 0.0
+    vram_peak_mib: int | None = None
+    """The most that one of its attempts was seen to hold on a GPU."""
 
 
 class TaskRow(SQLModel, table=True):
@@ -164,6 +166,16 @@ class AttemptRow(SQLModel, table=True):
     load_s: float | None = None
     peak_memory_mib: int | None = None
     cpu_s: float | None = None
+    # Of GPUs, see DeviceUsage; all None for an attempt on the CPU.
+    gpu_model: str | None = None
+    gpu_count: int | None = None
+    gpu_s: float | None = None
+    gpu_busy: float | None = None
+    gpu_memory_busy: float | None = None
+    vram_peak_mib: int | None = None
+    energy_j: float | None = None
+    throttled_s: float | None = None
+    probe: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
     warnings: list[str] = Field(sa_column=_json())
     files: list[dict[str, Any]] = Field(sa_column=_json())
 
