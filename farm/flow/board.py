@@ -1,0 +1,967 @@
+"""The predictive policy: groups and devices in arrays that are kept up to date, and matched by price.
+
+A free device takes the group that it is *relatively* best at: the cheapest seconds anywhere, in prices,
+over those here (scene load included), less what a long task minds a slow device. Among near-equals (within
+`Weights.window` of the best) the people's order decides: priority, share, then the shortest work or the
+oldest. A device is left idle rather than made to harm: where a long task would take a multiple of its usual
+time, and in the tail where better devices will be done with all that waits before it would.
+
+A round costs what has changed, not what there is: see `docs/matching.md` for the figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from farm.flow.match import LIMIT_PREFIX, Assignment, Group, Room, eligible_devices, scratch_gib, standing
+from farm.flow.predict import model_key
+from farm.flow.prices import Prices, shadow_prices
+from farm.flow.weights import Order, PriorityMode, Weights
+from farm.model.ids import JobId, NodeId, StepId
+from farm.model.machines import Demand, Device, NodeView
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_NONE: Final = -1
+_KEYS_EVERY_S: Final = 2.0
+_CATCH_UP_S: Final = 1.0
+_YOUNG: Final = 16
+"""A group's first ends are taken in at once."""
+_PROBE_SD: Final = 0.6
+"""A step of which a prediction doubts more than this is new: its first tasks probe it."""
+_TAIL_SLACK_S: Final = 2.0
+_BETTER: Final = 0.95
+_UPPER_Z: Final = 1.2816
+DECISIONS_KEPT: Final = 100_000
+
+
+class RunTimes(Protocol):
+    """What the board asks of a run-time model; `predict.RunTimeModel` is one."""
+
+    steps: dict[str, int]
+    models: dict[str, int]
+    median_s: Floats
+    sd: Floats
+
+    def refresh(self) -> None: ...
+
+    def load_s(self, row: int) -> tuple[float, float]: ...
+
+    def node_factor(self, node: str) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Why a group's tasks went to a device. Prices are per second, in parts of the whole farm's."""
+
+    step_id: StepId
+    job_id: JobId
+    node_id: NodeId
+    device_id: str
+    model: str
+    at: float
+    predicted_s: float
+    """Median, scene load included."""
+    load_s: float
+    price: float
+    advantage: float
+    """1: nowhere in the farm is it better placed; 0.5: worth half of its best place."""
+    best_advantage: float
+    """Of all groups that could have had the device."""
+    near_equals: int
+    """Groups within the window, of which the order chose."""
+    runner_up: StepId | None = None
+    runner_up_advantage: float | None = None
+    period: str = ""
+
+    def text(self) -> str:
+        """One line for people."""
+        told = (
+            f"{self.predicted_s:.0f} s predicted on {self.model}"
+            f"{f' ({self.load_s:.0f} s of them loading)' if self.load_s >= 0.5 else ''}, "
+            f"advantage {self.advantage:.2f} of {self.best_advantage:.2f}, "
+            f"{self.near_equals} near-equal{'' if self.near_equals == 1 else 's'}"
+        )
+        if self.runner_up is not None and self.runner_up_advantage is not None:
+            told += f"; next: step {self.runner_up} with {self.runner_up_advantage:.2f}"
+        return told
+
+
+@dataclass(slots=True)
+class _Place:
+    """A device of a node. Its number is its index in the board's arrays."""
+
+    at: int
+    node_id: NodeId
+    device: Device
+    model: int
+    kind: int
+    """Places of one kind refuse the same demands for good."""
+
+
+class Board:
+    """Groups, devices and prices of the farm now. One owner; no I/O."""
+
+    def __init__(
+        self,
+        model: RunTimes,
+        *,
+        weights: Weights | None = None,
+        shares: Mapping[str, float] | None = None,
+        limits: Mapping[str, int] | None = None,
+        explain: bool = True,
+    ) -> None:
+        self.model = model
+        self.weights = weights or Weights()
+        self.period = ""
+        self._shares = dict(shares or {})
+        self._limits = dict(limits or {})
+        self._limits_used: dict[str, int] = {}
+        self._explain = explain
+        self.decisions: OrderedDict[tuple[StepId, NodeId, str], Decision] = OrderedDict()
+        # groups
+        self._rows: dict[StepId, int] = {}
+        self._groups: list[Group | None] = []
+        self._free_rows: list[int] = []
+        size = 64
+        self._ready: Ints = np.zeros(size, np.int64)
+        self._left: Ints = np.zeros(size, np.int64)
+        self._open: npt.NDArray[np.bool_] = np.zeros(size, np.bool_)
+        self._step: Ints = np.zeros(size, np.int64)
+        self._demand: Ints = np.zeros(size, np.int64)
+        self._user: Ints = np.zeros(size, np.int64)
+        self._priority: Floats = np.zeros(size)
+        self._submitted: Floats = np.zeros(size)
+        self._served: Floats = np.zeros(size)
+        self._best: Floats = np.ones(size)
+        self._mean_s: Floats = np.ones(size)
+        self._key: Ints = np.zeros(size, np.int64)
+        self._running: Ints = np.zeros(size, np.int64)
+        self._advantage: Floats = np.full((4, size), -np.inf)
+        """By device model and group; -inf: not there."""
+        self._keyed_at = -math.inf
+        self._jobs: dict[JobId, int] = {}
+        """Live attempts, of jobs on the board."""
+        self._rows_of_job: dict[JobId, list[int]] = {}
+        self._limited: dict[int, tuple[tuple[str, int], ...]] = {}
+        self._learnt: set[int] = set()
+        self._learnt_at = -math.inf
+        self._news: Ints = np.zeros(size, np.int64)
+        """Ends that taught of each group."""
+        # demands
+        self._demands: dict[Demand, int] = {}
+        self._demand_list: list[Demand] = []
+        # devices
+        self._kinds: dict[Any, int] = {}
+        self._kind_nodes: list[tuple[NodeView, int]] = []
+        """An example of each kind: a node, and the device's index there."""
+        self._kind_model: list[int] = []
+        self._kind_free: list[dict[int, None]] = []
+        self._fits: list[npt.NDArray[np.bool_]] = []
+        """By kind and demand."""
+        self._able_of: npt.NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
+        """By demand and device model: whether some place of the model fits for good."""
+        self._able_kinds = 0
+        self._rooms: dict[NodeId, Room] = {}
+        self._places_of: dict[NodeId, list[int]] = {}
+        self._capabilities: dict[NodeId, Any] = {}
+        self._places: list[_Place] = []
+        self._last: list[int] = []
+        self._place_model: Ints = np.zeros(size, np.int64)
+        self._place_node_factor: Floats = np.ones(size)
+        self._place_health: Floats = np.ones(size)
+        self._place_until: Floats = np.zeros(size)
+        """Until when it is busy by prediction; 0: free."""
+        self._place_since: Floats = np.zeros(size)
+        self._place_accepts: npt.NDArray[np.bool_] = np.zeros(size, np.bool_)
+        self._place_last: Ints = np.full(size, _NONE)
+        self._model_names: list[str] = []
+        self._devices = np.zeros(4)
+        """Slots of each device model on nodes that take work."""
+        # prices and shares
+        self.prices: Prices | None = None
+        self._price: Floats = np.ones(4)
+        self._priced_at = -math.inf
+        self._is_stale = True
+        self._mean_task_s = 60.0
+        self._users: dict[str, int] = {}
+        self._use: list[float] = []
+        self._decayed_at: float | None = None
+        self.waiting = 0
+        """Ready tasks of all groups."""
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def put_group(self, group: Group, now: float) -> None:
+        """A group that is new, or has changed. Its step must be in the model."""
+        row = self._rows.get(group.step_id)
+        if row is None:
+            row = self._new_row()
+            self._rows[group.step_id] = row
+            self._rows_of_job.setdefault(group.job_id, []).append(row)
+            self._served[row] = max(now, group.submitted_at)
+            self._ready[row] = self._running[row] = self._news[row] = 0
+            self.model.refresh()
+            self._is_stale = True
+            self._keyed_at = -math.inf
+            old = None
+        else:
+            old = self._groups[row]
+        self._groups[row] = group
+        self.waiting += group.ready - int(self._ready[row])
+        self._ready[row] = group.ready
+        self._running[row] = group.running
+        self._left[row] = group.ready + group.running
+        self._jobs[group.job_id] = group.job_running
+        self._priority[row] = group.priority
+        self._submitted[row] = group.submitted_at
+        if (
+            old is None
+            or old.demand != group.demand
+            or old.user != group.user
+            or old.priority != group.priority
+        ):
+            self._step[row] = self.model.steps[str(group.step_id)]
+            self._demand[row] = self._demand_at(group.demand)
+            self._user[row] = self._user_at(group.user)
+            limited = tuple(
+                (name.removeprefix(LIMIT_PREFIX), max(1, math.ceil(amount)))
+                for name, amount in group.demand.amounts
+                if name.startswith(LIMIT_PREFIX)
+            )
+            if limited:
+                self._limited[row] = limited
+            else:
+                self._limited.pop(row, None)
+            self._rescore(np.array([row]))
+            self._keyed_at = -math.inf
+        self._reopen(row)
+
+    def drop_group(self, step_id: StepId) -> None:
+        """It has nothing left to start."""
+        row = self._rows.pop(step_id)
+        group = self._groups[row]
+        assert group is not None
+        self.waiting -= int(self._ready[row])
+        self._ready[row] = 0
+        self._open[row] = False
+        self._groups[row] = None
+        self._limited.pop(row, None)
+        rows = self._rows_of_job[group.job_id]
+        rows.remove(row)
+        if not rows:
+            del self._rows_of_job[group.job_id]
+            self._jobs.pop(group.job_id, None)
+        self._advantage[:, row] = -np.inf
+        self._free_rows.append(row)
+        last = self._place_last
+        last[last == row] = _NONE
+        self._is_stale = True
+
+    def learned(self, step_id: StepId) -> None:
+        """The model has changed for this step: its group is scored anew, soon."""
+        row = self._rows.get(step_id)
+        if row is not None:
+            self._learnt.add(row)
+            self._news[row] += 1
+            if self._news[row] <= _YOUNG:
+                self._learnt_at = -math.inf
+
+    def _catch_up(self, now: float) -> None:
+        """Score what has learnt; old hands wait for others, because together is cheaper than apart."""
+        if not self._learnt or now - self._learnt_at < _CATCH_UP_S:
+            return
+        self._learnt_at = now
+        self.model.refresh()
+        rows = sorted(row for row in self._learnt if self._groups[row] is not None)
+        self._learnt.clear()
+        if rows:
+            self._rescore(np.array(rows))
+            for row in rows:
+                self._reopen(row)
+
+    def groups(self) -> Iterable[StepId]:
+        return self._rows.keys()
+
+    def ready(self, step_id: StepId) -> int:
+        return int(self._ready[self._rows[step_id]])
+
+    def free_places(self) -> list[tuple[NodeId, str]]:
+        """Devices with a free slot on nodes that take work."""
+        found = [self._places[at] for free in self._kind_free for at in free]
+        return sorted((place.node_id, place.device.id) for place in found)
+
+    def add_ready(self, step_id: StepId, count: int) -> None:
+        """Tasks that came back (or were taken elsewhere, when negative)."""
+        row = self._rows[step_id]
+        self._ready[row] += count
+        self.waiting += count
+        self._reopen(row)
+
+    def _new_row(self) -> int:
+        if self._free_rows:
+            return self._free_rows.pop()
+        row = len(self._groups)
+        self._groups.append(None)
+        if row == len(self._ready):
+            for name in (
+                "_ready", "_left", "_open", "_step", "_demand", "_user", "_priority", "_submitted", "_served",
+                "_best", "_mean_s", "_key", "_running", "_news",
+            ):  # fmt: skip
+                value = getattr(self, name)
+                setattr(self, name, np.concatenate([value, np.zeros_like(value)]))
+            more = np.full_like(self._advantage, -np.inf)
+            self._advantage = np.concatenate([self._advantage, more], axis=1)
+        return row
+
+    def _demand_at(self, demand: Demand) -> int:
+        at = self._demands.get(demand)
+        if at is None:
+            at = len(self._demand_list)
+            self._demands[demand] = at
+            self._demand_list.append(demand)
+            for kind in range(len(self._fits)):
+                if at == len(self._fits[kind]):
+                    self._fits[kind] = np.concatenate([self._fits[kind], np.zeros_like(self._fits[kind])])
+                self._fits[kind][at] = self._kind_fits(kind, demand)
+        return at
+
+    def _user_at(self, user: str) -> int:
+        at = self._users.get(user)
+        if at is None:
+            at = self._users[user] = len(self._use)
+            self._use.append(0.0)
+        return at
+
+    def _reopen(self, row: int) -> None:
+        """Whether one more of the group's tasks may start, as far as counts say."""
+        group = self._groups[row]
+        if group is None or self._ready[row] <= 0:
+            self._open[row] = False
+            return
+        may = group.max_running is None or self._jobs[group.job_id] < group.max_running
+        if may and row in self._limited:
+            may = all(
+                name not in self._limits or self._limits_used.get(name, 0) + needed <= self._limits[name]
+                for name, needed in self._limited[row]
+            )
+        if may and self._running[row] >= self.weights.probe_tasks:
+            may = float(self.model.sd[self._step[row], : len(self._model_names)].min(initial=1.0)) < _PROBE_SD
+        self._open[row] = may
+
+    # --- devices ----------------------------------------------------------------------------------
+
+    def put_node(self, view: NodeView, now: float) -> None:
+        """A node that is new, or has changed. What its attempts hold is read from `view.uses`."""
+        known = self._capabilities.get(view.id)
+        if known is not view.capabilities and known != view.capabilities:
+            if known is not None:
+                self.drop_node(view.id)
+            self._capabilities[view.id] = view.capabilities
+            self._places_of[view.id] = [
+                self._new_place(view, at, device)
+                for at, device in enumerate(view.capabilities.devices)
+                if device.slots > 0
+            ]
+            self._is_stale = True
+        room = self._rooms[view.id] = Room.of(view)
+        factor = self.model.node_factor(view.id)
+        health = {load.device_id: min(max(load.health, 0.05), 1.0) for load in view.loads}
+        for at in self._places_of[view.id]:
+            place = self._places[at]
+            self._place_health[at] = health.get(place.device.id, 1.0)
+            if self._place_accepts[at] != view.accepts_work:
+                self._devices[place.model] += place.device.slots * (1 if view.accepts_work else -1)
+                self._place_accepts[at] = view.accepts_work
+            self._place_node_factor[at] = factor / self._place_health[at]
+            self._set_free(at, room)
+
+    def drop_node(self, node_id: NodeId) -> None:
+        for at in self._places_of.pop(node_id):
+            place = self._places[at]
+            if self._place_accepts[at]:
+                self._devices[place.model] -= place.device.slots
+                self._place_accepts[at] = False
+            self._kind_free[place.kind].pop(at, None)
+        self._rooms.pop(node_id, None)
+        del self._capabilities[node_id]
+        self._is_stale = True
+
+    def busy(self, node_id: NodeId, device_id: str, step_id: StepId, since: float) -> None:
+        """An attempt of the step runs there: for affinity, and for when the device will be free."""
+        row = self._rows.get(step_id, _NONE)
+        for at in self._places_of.get(node_id, ()):
+            if self._places[at].device.id == device_id:
+                self._set_busy(at, row, since)
+
+    def copied(self, node_id: NodeId, device_id: str, step_id: StepId, now: float) -> None:
+        """A second copy of a running task has started there: it takes room, but is none of those waiting."""
+        row = self._rows[step_id]
+        group = self._groups[row]
+        assert group is not None
+        room = self._rooms[node_id]
+        for at in self._places_of[node_id]:
+            place = self._places[at]
+            if place.device.id == device_id:
+                room.take(group.demand, (place.device,))
+                self._set_busy(at, row, now)
+                self._set_free(at, room)
+        self._running[row] += 1
+        self._jobs[group.job_id] += 1
+        for name, needed in self._limited.get(row, ()):
+            self._use_limit(name, needed)
+
+    def ended(self, node_id: NodeId, device_id: str, demand: Demand, step_id: StepId, job_id: JobId) -> None:
+        """An attempt has ended there, well or not. The board gives its room back."""
+        room = self._rooms.get(node_id)
+        row = self._rows.get(step_id)
+        if job_id in self._jobs:
+            was_full = self._jobs[job_id]
+            self._jobs[job_id] = max(0, was_full - 1)
+        if row is not None:
+            self._running[row] = max(0, int(self._running[row]) - 1)
+            for name, needed in self._limited.get(row, ()):
+                self._use_limit(name, -needed)
+            self._left[row] = self._ready[row] + self._running[row]
+        for other in self._rows_of_job.get(job_id, ()):
+            self._reopen(other)
+        if room is None:
+            return
+        ids = device_id.split(",")
+        room.give_back(demand, ids)
+        for at in self._places_of[node_id]:
+            if self._places[at].device.id in ids:
+                self._place_until[at] = 0.0
+            self._set_free(at, room)
+
+    def node_is(self, node_id: NodeId, *, accepts: bool) -> None:
+        """It takes work, or does not, from now on."""
+        for at in self._places_of[node_id]:
+            place = self._places[at]
+            if self._place_accepts[at] != accepts:
+                self._devices[place.model] += place.device.slots * (1 if accepts else -1)
+                self._place_accepts[at] = accepts
+            self._set_free(at, self._rooms[node_id])
+
+    def cooled(self, node_id: NodeId) -> None:
+        """What its devices had loaded is gone."""
+        for at in self._places_of[node_id]:
+            self._place_last[at] = _NONE
+
+    def _new_place(self, view: NodeView, index: int, device: Device) -> int:
+        name = model_key(device)
+        model = self.model.models[name]
+        while model >= len(self._devices):
+            self._devices = np.concatenate([self._devices, np.zeros_like(self._devices)])
+            self._price = np.concatenate([self._price, np.full_like(self._price, self._price.mean())])
+            self._advantage = np.concatenate([self._advantage, np.full_like(self._advantage, -np.inf)])
+        while len(self._model_names) <= model:
+            self._model_names.append("")
+        self._model_names[model] = name
+        key = (_kind_key(view), index)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = len(self._kind_nodes)
+            self._kind_nodes.append((replace(view, uses=(), accepts_work=True), index))
+            self._kind_model.append(model)
+            self._kind_free.append({})
+            fits = np.zeros(max(8, 2 * len(self._demand_list)), np.bool_)
+            self._fits.append(fits)
+            for at, demand in enumerate(self._demand_list):
+                fits[at] = self._kind_fits(kind, demand)
+        at = len(self._places)
+        self._places.append(_Place(at=at, node_id=view.id, device=device, model=model, kind=kind))
+        if at == len(self._place_model):
+            for array in (
+                "_place_model", "_place_node_factor", "_place_until", "_place_since", "_place_accepts",
+                "_place_last", "_place_health",
+            ):  # fmt: skip
+                value = getattr(self, array)
+                setattr(self, array, np.concatenate([value, np.zeros_like(value)]))
+        self._place_model[at] = model
+        self._place_accepts[at] = False
+        self._place_last[at] = _NONE
+        return at
+
+    def _kind_fits(self, kind: int, demand: Demand) -> bool:
+        view, index = self._kind_nodes[kind]
+        device = view.capabilities.devices[index]
+        if demand.gpus > 1 or next(standing(demand, view), None) is not None:
+            return False
+        return device in eligible_devices(demand, view)
+
+    def _set_free(self, at: int, room: Room) -> None:
+        place = self._places[at]
+        if self._place_accepts[at] and room.slots[place.device.id] > 0:
+            self._kind_free[place.kind][at] = None
+        else:
+            self._kind_free[place.kind].pop(at, None)
+
+    def _set_busy(self, at: int, row: int, since: float) -> None:
+        self._place_since[at] = since
+        predicted = 60.0
+        if row != _NONE:
+            median = float(self.model.median_s[self._step[row], self._place_model[at]])
+            cold, warm = self.model.load_s(int(self._step[row]))
+            load = warm if self._place_last[at] == row else cold
+            predicted = median * float(self._place_node_factor[at]) + load
+        self._place_until[at] = since + predicted
+        self._place_last[at] = row
+
+    def _use_limit(self, name: str, change: int) -> None:
+        self._limits_used[name] = self._limits_used.get(name, 0) + change
+        for row, limited in self._limited.items():
+            if any(each == name for each, _ in limited):
+                self._reopen(row)
+
+    # --- prices and scores ------------------------------------------------------------------------
+
+    def reprice(self, now: float, *, force: bool = False) -> bool:
+        """Set the prices anew if it is time; off the hot path. Returns whether it did."""
+        due_s = 4.0 if self._is_stale else self.weights.reprice_s
+        if not force and now - self._priced_at < due_s:
+            return False
+        self._decay(now)
+        self.model.refresh()
+        rows = np.flatnonzero(self._ready[: len(self._groups)] > 0)
+        n = len(self._model_names)
+        if n == 0 or not len(rows):
+            return False
+        seconds = self.model.median_s[self._step[rows], :n].copy()
+        seconds[~self._able(rows)] = np.inf
+        start = self._price[:n] if self.prices is not None else None
+        found = shadow_prices(
+            seconds,
+            self._ready[rows].astype(float),
+            self._devices[:n],
+            start=start,
+            rounds=250 if start is None else 40,
+        )
+        if found.bound_s > 0:
+            new = np.maximum(found.per_second, found.per_second.max() * 1e-3)
+            if self.prices is None:
+                self._price[:n] = new
+            else:
+                self._price[:n] = np.sqrt(np.maximum(self._price[:n], 1e-9) * new)
+                self._price[:n] = np.maximum(self._price[:n], self._price[:n].max() * 1e-3)
+            self.prices = found
+        self._priced_at = now
+        self._is_stale = False
+        for place in range(len(self._places)):
+            factor = self.model.node_factor(self._places[place].node_id)
+            self._place_node_factor[place] = factor / self._place_health[place]
+        live = np.array(sorted(self._rows.values()), np.int64)
+        self._rescore(live)
+        tasks = self._ready[live].astype(float)
+        if tasks.sum() > 0:
+            known = np.isfinite(self._mean_s[live])
+            total = float(tasks[known].sum())
+            if total > 0:
+                self._mean_task_s = float((self._mean_s[live][known] * tasks[known]).sum()) / total
+        self._rescore(live)
+        for row in live:
+            self._reopen(int(row))
+        self._keyed_at = -math.inf
+        return True
+
+    def price(self, model: str) -> float:
+        """Of a second of the device model, in parts of the whole farm's."""
+        return float(self._price[self.model.models[model]])
+
+    def _able(self, rows: Ints) -> npt.NDArray[np.bool_]:
+        """Which device models can ever take each group."""
+        n = len(self._model_names)
+        demands = self._demand[rows]
+        if len(self._able_of) != len(self._demand_list) or self._able_kinds != len(self._kind_model):
+            able = np.zeros((len(self._demand_list), n), np.bool_)
+            for kind, model in enumerate(self._kind_model):
+                able[:, model] |= self._fits[kind][: len(self._demand_list)]
+            self._able_of, self._able_kinds = able, len(self._kind_model)
+        found: npt.NDArray[np.bool_] = self._able_of[demands] & (self._devices[:n] > 0)
+        return found
+
+    def _rescore(self, rows: Ints) -> None:
+        n = len(self._model_names)
+        if n == 0 or not len(rows):
+            return
+        weights = self.weights
+        steps = self._step[rows]
+        able = self._able(rows)
+        median = np.where(able, self.model.median_s[steps, :n], np.inf)
+        price, devices = self._price[:n], self._devices[:n]
+        best = (median * price).min(axis=1)
+        loads = np.array([self.model.load_s(int(step))[0] for step in steps])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            number = np.where(able, devices, 0.0)
+            mean = number.sum(axis=1) / np.where(able, devices / median, 0.0).sum(axis=1)
+            advantage = np.log(best[:, None] / (price * (median + weights.load_weight * loads[:, None])))
+            longer = np.maximum(median - mean[:, None], 0.0)
+            advantage -= weights.slow_penalty * longer / self._mean_task_s
+            # Where the doubt is large, so is the harm that a slow device may do.
+            doubt = np.exp(np.minimum(_UPPER_Z * self.model.sd[steps, :n], 1.5) - 0.26)
+            cap = self._cap()
+            waited = self._served[rows] + weights.cap_patience_s
+            slow = (median > cap * mean[:, None]) & (median * np.maximum(doubt, 1.0) > self._mean_task_s)
+            slow &= (waited > self._priced_at)[:, None]
+        advantage[~able | slow] = -np.inf
+        self._advantage[:n, rows] = advantage.T
+        self._best[rows] = np.where(np.isfinite(best), best, 0.0)
+        self._mean_s[rows] = mean
+
+    def _cap(self) -> float:
+        backlog_s = self.prices.bound_s if self.prices is not None else 0.0
+        over = max(0.0, backlog_s / self.weights.cap_backlog_s - 1)
+        return self.weights.slow_cap * (1 + over)
+
+    def _rekey(self, now: float) -> None:
+        """The people's order as one number for each group: the smaller, the sooner."""
+        n = len(self._groups)
+        weights = self.weights
+        if weights.order is Order.SUBMITTED:
+            base = self._submitted[:n]
+        else:
+            waited = np.maximum(now - self._submitted[:n], 0.0)
+            base = self._best[:n] * self._left[:n] * np.exp2(-waited / weights.age_s)
+        if weights.priority_mode is PriorityMode.RATE:
+            base = base / (self._priority[:n] + 1.0)
+            tier = np.zeros(n, np.int64)
+        else:
+            tier = (200 - self._priority[:n]).astype(np.int64)
+        rank = np.empty(n, np.int64)
+        rank[np.argsort(base, kind="stable")] = np.arange(n)
+        self._key[:n] = (tier << 44) + (self._user_ranks()[self._user[:n]] << 28) + rank
+        self._keyed_at = now
+
+    def _user_ranks(self) -> Ints:
+        count = max(len(self._use), 1)
+        if not self.weights.fair_share or count == 1:
+            return np.zeros(count, np.int64)
+        use = np.array([self._per_share(user) for user in range(count)])
+        ranks = np.empty(count, np.int64)
+        ranks[np.argsort(use, kind="stable")] = np.arange(count)
+        return ranks
+
+    def _per_share(self, user: int) -> float:
+        names = list(self._users)
+        return self._use[user] / self._shares.get(names[user], 1.0)
+
+    def _decay(self, now: float) -> None:
+        if self._decayed_at is not None:
+            keep = 0.5 ** (max(now - self._decayed_at, 0.0) / self.weights.share_half_life_s)
+            self._use = [use * keep for use in self._use]
+        self._decayed_at = now
+
+    # --- a round ----------------------------------------------------------------------------------
+
+    def round(self, now: float, limit: int) -> tuple[Assignment, ...]:
+        """Start at most `limit` tasks on free devices. The board counts them as started."""
+        if self.waiting <= 0 or limit <= 0:
+            return ()
+        self._catch_up(now)
+        if now - self._keyed_at > _KEYS_EVERY_S:
+            self._rekey(now)
+        taken: dict[tuple[StepId, NodeId, str], int] = {}
+        left = limit
+        in_tail = self.weights.idle_in_tail and self.waiting < int(self._devices.sum())
+        kinds = [kind for kind, free in enumerate(self._kind_free) if free]
+        kinds.sort(key=lambda kind: (-self._price[self._kind_model[kind]], kind))
+        for kind in kinds:
+            if left <= 0:
+                break
+            left -= self._serve(kind, now, left, in_tail, taken)
+        return tuple(
+            Assignment(
+                step_id=step_id,
+                job_id=self._job_of(step_id),
+                node_id=node_id,
+                device_id=device_id,
+                count=count,
+            )
+            for (step_id, node_id, device_id), count in taken.items()
+        )
+
+    def _job_of(self, step_id: StepId) -> JobId:
+        group = self._groups[self._rows[step_id]]
+        assert group is not None
+        return group.job_id
+
+    def _serve(
+        self, kind: int, now: float, left: int, in_tail: bool, taken: dict[tuple[StepId, NodeId, str], int]
+    ) -> int:
+        """Give the free places of one kind their tasks; returns how many."""
+        model = self._kind_model[kind]
+        given = 0
+        window = _Window(self, kind, model, wanted=len(self._kind_free[kind]))
+        places = list(self._kind_free[kind])
+        if len(places) > 1:
+            places.sort(key=lambda at: (self._place_node_factor[at], self._places[at].node_id, at))
+        for at in places:
+            place = self._places[at]
+            room = self._rooms[place.node_id]
+            while given < left and room.slots[place.device.id] > 0:
+                row = window.choose(at, room, now if in_tail else None)
+                if row is None:
+                    break
+                group = self._groups[row]
+                assert group is not None
+                self._start(at, row, group, room, now, window)
+                slot = (group.step_id, place.node_id, place.device.id)
+                taken[slot] = taken.get(slot, 0) + 1
+                given += 1
+            if given >= left or window.is_empty:
+                break
+        return given
+
+    def _start(self, at: int, row: int, group: Group, room: Room, now: float, window: _Window) -> None:
+        place = self._places[at]
+        if self._explain:
+            self._remember(at, row, group, now, window)
+        room.take(group.demand, (place.device,))
+        self._set_busy(at, row, now)
+        self._ready[row] -= 1
+        self._running[row] += 1
+        self.waiting -= 1
+        self._served[row] = now
+        self._jobs[group.job_id] += 1
+        if group.max_running is not None:
+            for other in self._rows_of_job[group.job_id]:
+                self._reopen(other)
+        for name, needed in self._limited.get(row, ()):
+            self._use_limit(name, needed)
+        self._use[self._user[row]] += float(self._price[place.model]) * (float(self._place_until[at]) - now)
+        self._reopen(row)
+        self._set_free(at, room)
+
+    def _remember(self, at: int, row: int, group: Group, now: float, window: _Window) -> None:
+        place = self._places[at]
+        cold, warm = self.model.load_s(int(self._step[row]))
+        load = warm if self._place_last[at] == row else cold
+        median = float(self.model.median_s[self._step[row], place.model])
+        next_row = window.runner_up(row)
+        runner_up = self._groups[next_row] if next_row is not None else None
+        decision = Decision(
+            step_id=group.step_id,
+            job_id=group.job_id,
+            node_id=place.node_id,
+            device_id=place.device.id,
+            model=self._model_names[place.model],
+            at=now,
+            predicted_s=median * float(self._place_node_factor[at]) + load,
+            load_s=load,
+            price=float(self._price[place.model]),
+            advantage=math.exp(min(self._advantage_of(row, at), 0.0)),
+            best_advantage=math.exp(min(window.most, 0.0)),
+            near_equals=window.near_equals,
+            runner_up=runner_up.step_id if runner_up is not None else None,
+            runner_up_advantage=(
+                math.exp(min(float(self._advantage[place.model, next_row]), 0.0))
+                if next_row is not None
+                else None
+            ),
+            period=self.period,
+        )
+        key = (group.step_id, place.node_id, place.device.id)
+        self.decisions[key] = decision
+        self.decisions.move_to_end(key)
+        while len(self.decisions) > DECISIONS_KEPT:
+            self.decisions.popitem(last=False)
+
+    def _advantage_of(self, row: int, at: int) -> float:
+        """A group's advantage on a place, its warm scene counted."""
+        model = int(self._place_model[at])
+        value = float(self._advantage[model, row])
+        if self._place_last[at] != row or value == -math.inf:
+            return value
+        step = int(self._step[row])
+        cold, warm = self.model.load_s(step)
+        median = float(self.model.median_s[step, model])
+        weight = self.weights.load_weight
+        return value + math.log((median + weight * cold) / max(median + weight * warm, 1e-9))
+
+    def _can_start(self, row: int, room: Room, device: Device) -> bool:
+        group = self._groups[row]
+        assert group is not None
+        demand = group.demand
+        if not room.holds(demand) or room.node.id in group.avoid or not room.is_free(demand, device):
+            return False
+        if demand.amounts:
+            scratch = scratch_gib(demand)
+            if scratch > 0 and (room.node.disk_free_mib or 0) < 1024 * scratch:
+                return False
+        return True
+
+    def _is_worth(self, at: int, row: int, now: float) -> bool:
+        """In the tail: whether the better devices would not have done all that waits before this one ends."""
+        step = int(self._step[row])
+        count = len(self._places)
+        models = self._place_model[:count]
+        median = self.model.median_s[step][models] * self._place_node_factor[:count]
+        cold, warm = self.model.load_s(step)
+        demand = int(self._demand[row])
+        able = np.array([fits[demand] for fits in self._fits])[self._kind_of_place()]
+        takes = median + np.where(self._place_last[:count] == row, warm, cold)
+        here = float(takes[at])
+        better = (takes < _BETTER * here) & self._place_accepts[:count] & able
+        if not better.any():
+            return True
+        until = self._place_until[:count][better]
+        since = self._place_since[:count][better]
+        # Longer than predicted already: it may take as long again as it is late.
+        late = np.where(until > 0, np.maximum(now - until, 0.0), 0.0)
+        wait = np.where(
+            until > 0, np.maximum(until - now, 0.15 * np.maximum(until - since, 0.0) + 0.5 * late), 0.0
+        )
+        could = np.floor(np.maximum(here - wait - _TAIL_SLACK_S, 0.0) / takes[better])
+        return int(could.sum()) < self.waiting
+
+    def _kind_of_place(self) -> Ints:
+        if len(self._place_kinds) != len(self._places):
+            self._place_kinds = np.array([place.kind for place in self._places], np.int64)
+        return self._place_kinds
+
+    _place_kinds: Ints = np.zeros(0, np.int64)
+
+
+class _Window:
+    """The near-equal groups for the places of one kind, in the people's order; renewed as they run out."""
+
+    def __init__(self, board: Board, kind: int, model: int, *, wanted: int) -> None:
+        self._board = board
+        self._kind = kind
+        self._model = model
+        self._wanted = wanted
+        self._slack = math.log(board.weights.window)
+        self.most = -math.inf
+        self.near_equals = 0
+        self._order: list[int] = []
+        self._values: list[float] = []
+        self._is_cut = False
+        self.is_empty = False
+        self._renew()
+
+    def _scores(self) -> Floats:
+        board = self._board
+        n = len(board._groups)
+        fits = board._fits[self._kind][board._demand[:n]]
+        scores: Floats = np.where(board._open[:n] & fits, board._advantage[self._model, :n], -np.inf)
+        return scores
+
+    def _renew(self) -> None:
+        scores = self._scores()
+        self.most = float(scores.max(initial=-np.inf))
+        if self.most == -math.inf:
+            self._order, self.is_empty = [], True
+            return
+        board = self._board
+        near = scores >= self.most + self._slack
+        urgent = board._priority[: len(scores)] >= board.weights.urgent_from
+        if urgent.any():
+            near |= urgent & (scores > -np.inf)
+        rows = np.flatnonzero(near)
+        self.near_equals = len(rows)
+        keys = board._key[rows]
+        most = 2 * self._wanted + 16
+        self._is_cut = len(rows) > most
+        if self._is_cut:
+            rows = rows[np.argpartition(keys, most)[:most]]
+            keys = board._key[rows]
+        rows = rows[np.argsort(keys, kind="stable")]
+        self._order = rows.tolist()
+        self._values = scores[rows].tolist()
+
+    def choose(self, at: int, room: Room, tail_now: float | None) -> int | None:
+        """The group to start on the place, None: none."""
+        board = self._board
+        device = board._places[at].device
+        while self._order and not board._open[self._order[0]]:
+            self._order.pop(0)
+            self._values.pop(0)
+        if not self._order and not self.is_empty:
+            self._renew()
+        last = int(board._place_last[at])
+        warm = -math.inf
+        if last != _NONE and board._open[last] and board._fits[self._kind][board._demand[last]]:
+            warm = board._advantage_of(last, at)
+        if self.is_empty and warm == -math.inf:
+            return None
+        least = max(self.most, warm) + self._slack
+        row = self._first(least, room, device, last if warm >= least else _NONE)
+        if row is None:
+            row = self._search(at, room)
+        if row is not None and tail_now is not None and not board._is_worth(at, row, tail_now):
+            row = self._search(at, room, tail_now)
+        return row
+
+    def _first(self, least: float, room: Room, device: Device, last: int) -> int | None:
+        """The first in order that is near enough, open and has room here."""
+        board = self._board
+        best: int | None = None
+        best_key: tuple[Any, ...] = ()
+        is_fair = board.weights.fair_share and len(board._use) > 1
+        for row, value in zip(self._order, self._values, strict=True):
+            if value < least and board._priority[row] < board.weights.urgent_from:
+                continue
+            if not board._open[row] or not board._can_start(row, room, device):
+                continue
+            if not is_fair:
+                best = row
+                break
+            # Shares move with every start: the order of the list is that of its making.
+            key = self._fair_key(row)
+            if best is None or key < best_key:
+                best, best_key = row, key
+        if last != _NONE and board._open[last] and board._can_start(last, room, device):
+            if best is None:
+                return last
+            sooner = (
+                self._fair_key(last) < self._fair_key(best)
+                if is_fair
+                else board._key[last] < board._key[best]
+            )
+            if sooner:
+                return last
+        return best
+
+    def _fair_key(self, row: int) -> tuple[int, float, int]:
+        board = self._board
+        key = int(board._key[row])
+        return key >> 44, board._per_share(int(board._user[row])), key & ((1 << 28) - 1)
+
+    def _search(self, at: int, room: Room, tail_now: float | None = None) -> int | None:
+        """Every group from the best match down: for a place that the near-equals have no use for."""
+        board = self._board
+        device = board._places[at].device
+        scores = self._scores()
+        for row in np.argsort(-scores, kind="stable")[:64].tolist():
+            if scores[row] == -np.inf:
+                return None
+            if not board._can_start(row, room, device):
+                continue
+            if tail_now is not None and not board._is_worth(at, row, tail_now):
+                continue
+            return int(row)
+        return None
+
+    def runner_up(self, row: int) -> int | None:
+        return next((other for other in self._order[:3] if other != row), None)
+
+
+def _kind_key(view: NodeView) -> str:
+    """What decides refusals for good: all the node has, whatever its devices are called."""
+    has = view.capabilities
+    devices = [(d.kind, d.model, d.slots, d.vram_mib, d.vram_per_task_mib) for d in has.devices]
+    return repr(
+        (
+            (has.os_family, has.cpu_arch, has.cpus, has.memory_mib, has.pools),
+            (sorted(has.software), sorted(has.attributes.items()), sorted(has.amounts.items())),
+            devices,
+        )
+    )

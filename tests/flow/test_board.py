@@ -1,0 +1,392 @@
+"""The predictive policy, by example and against a naive oracle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.flow.board import Board
+from farm.flow.match import LIMIT_PREFIX, Assignment, Group, fits
+from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
+from farm.flow.weights import Order, Weights
+from farm.model.ids import JobId, NodeId, StepId
+from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, NodeView, Use
+from farm.model.work import Profile, Tag
+
+COMPUTE = Profile(compute_share=0.85, bandwidth_share=0.15, confidence=1.0, source="user", tag=Tag.COMPUTE)
+BANDWIDTH = Profile(
+    compute_share=0.15, bandwidth_share=0.85, confidence=1.0, source="user", tag=Tag.BANDWIDTH
+)
+GPU = Demand(gpus=1)
+
+
+def device(model: str, flops: float, gbps: float, *, vram_mib: int = 24_000, slots: int = 1) -> Device:
+    return Device(
+        id="gpu",
+        kind=DeviceKind.GPU,
+        model=model,
+        slots=slots,
+        fp32_tflops=flops,
+        memory_bandwidth_gbps=gbps,
+        vram_mib=vram_mib,
+        source="measured",
+    )
+
+
+FAST = device("fast", 80, 600)
+WIDE = device("wide", 20, 2400)
+SLOW = device("slow", 8, 300)
+
+
+def node(name: str, *devices: Device, **changed: object) -> NodeView:
+    has = Capabilities(cpus=8, memory_mib=32_000, devices=devices or (FAST,))
+    return replace(NodeView(id=NodeId(name), capabilities=has), **changed)  # type: ignore[arg-type]
+
+
+def group(step: int, **changed: object) -> Group:
+    plain = Group(step_id=StepId(step), job_id=JobId(step), demand=GPU, ready=1, submitted_at=float(step))
+    return replace(plain, **changed)  # type: ignore[arg-type]
+
+
+def board(
+    nodes: Sequence[NodeView],
+    groups: Sequence[Group],
+    *,
+    weights: Weights | None = None,
+    runs: Sequence[Run] = (),
+    shares: dict[str, float] | None = None,
+    limits: dict[str, int] | None = None,
+) -> Board:
+    model = RunTimeModel()
+    for view in nodes:
+        for each in view.capabilities.devices:
+            model.add_model(model_key(each), rates_of(each))
+    for each_group in groups:
+        model.add_step(str(each_group.step_id), each_group.profile)
+    for run in runs:
+        model.observe(run)
+    made = Board(model, weights=weights, shares=shares, limits=limits)
+    for view in nodes:
+        made.put_node(view, 0.0)
+    for each_group in groups:
+        made.put_group(each_group, 0.0)
+    made.reprice(0.0)
+    return made
+
+
+def known(step: int, seconds: float, on: str = "fast", times: int = 6) -> list[Run]:
+    return [Run(step=str(step), model=on, node="x", runtime_s=seconds)] * times
+
+
+def where(plan: Sequence[Assignment]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for each in plan:
+        found.setdefault(int(each.step_id), []).extend([str(each.node_id)] * each.count)
+    return found
+
+
+EVERYTHING = Weights(probe_tasks=10**6, slow_cap=1e6, idle_in_tail=False)
+"""Nothing is held back."""
+
+
+def test_each_group_gets_the_device_that_it_is_relatively_best_on() -> None:
+    groups = [group(1, profile=COMPUTE, ready=9), group(2, profile=BANDWIDTH, ready=9)]
+    plan = board([node("f"), node("w", WIDE)], groups).round(0.0, 9)
+    assert where(plan) == {1: ["f"], 2: ["w"]}
+
+
+def test_a_group_that_only_one_device_can_take_does_not_keep_it_from_working() -> None:
+    groups = [group(1, demand=replace(GPU, vram_mib=40_000), ready=5), group(2, ready=5)]
+    big = device("big", 80, 600, vram_mib=80_000)
+    plan = board([node("a"), node("b", big)], groups, weights=EVERYTHING).round(0.0, 9)
+    assert where(plan) == {1: ["b"], 2: ["a"]}
+
+
+def test_a_long_task_does_not_start_where_it_would_take_a_multiple() -> None:
+    groups = [group(1, profile=COMPUTE, ready=50), group(2, profile=COMPUTE, ready=50)]
+    nodes = [*(node(f"f{at}") for at in range(8)), node("s", SLOW)]
+    made = board(nodes, groups, runs=known(1, 600) + known(2, 5))
+    assert "s" not in where(made.round(0.0, 99)).get(1, [])
+
+
+def test_the_cap_is_lifted_when_a_group_has_waited_long_enough() -> None:
+    nodes = [*(node(f"f{at}", accepts_work=at > 0) for at in range(8)), node("s", SLOW)]
+    patient = Weights(idle_in_tail=False, cap_patience_s=100.0)
+    made = board(nodes, [group(1, profile=COMPUTE, ready=50)], runs=known(1, 600), weights=patient)
+    assert "s" not in where(made.round(0.0, 99))[1]
+    made.reprice(1000.0, force=True)
+    assert where(made.round(1000.0, 99)) == {1: ["s"]}
+
+
+def test_in_the_tail_a_slow_device_is_left_idle_when_the_fast_one_will_be_done_sooner() -> None:
+    nodes = [node("f"), node("s", SLOW)]
+    groups = [group(1, profile=COMPUTE, ready=1)]
+    made = board(nodes, groups, runs=known(1, 10), weights=Weights(slow_cap=1e6))
+    made.busy(NodeId("f"), "gpu", StepId(1), since=-8.0)
+    busy = replace(nodes[0], uses=(Use(device_id="gpu"),))
+    made.put_node(busy, 0.0)
+    assert made.round(0.0, 9) == ()
+    eager = board([busy, nodes[1]], groups, runs=known(1, 10), weights=EVERYTHING)
+    assert where(eager.round(0.0, 9)) == {1: ["s"]}
+
+
+def test_a_device_goes_on_with_the_scene_that_it_has_loaded() -> None:
+    groups = [group(1, ready=5), group(2, ready=5, submitted_at=0.0)]
+    loads = [replace(run, load_s=60.0, runtime_s=70.0) for s in (1, 2) for run in known(s, 10)]
+    loads += [replace(run, is_warm=True, load_s=0.0) for s in (1, 2) for run in known(s, 10)]
+    made = board([node("f")], groups, runs=loads, weights=replace(EVERYTHING, order=Order.SUBMITTED))
+    assert where(made.round(0.0, 1)) == {2: ["f"]}
+    made.ended(NodeId("f"), "gpu", GPU, StepId(2), JobId(2))
+    made.put_group(replace(groups[1], ready=4, submitted_at=9.0, priority=49), 1.0)
+    assert where(made.round(1.0, 1)) == {2: ["f"]}
+
+
+def test_among_near_equals_priority_comes_first_then_the_shortest_work() -> None:
+    nodes = [node("f")]
+    groups = [group(1, ready=50), group(2, ready=2), group(3, ready=50, priority=60)]
+    runs = known(1, 10) + known(2, 10) + known(3, 10)
+    assert where(board(nodes, groups, runs=runs).round(0.0, 1)) == {3: ["f"]}
+    assert where(board(nodes, groups[:2], runs=runs[:12]).round(0.0, 1)) == {2: ["f"]}
+    oldest = Weights(order=Order.SUBMITTED)
+    assert where(board(nodes, groups[:2], runs=runs[:12], weights=oldest).round(0.0, 1)) == {1: ["f"]}
+
+
+def test_matching_overrides_priority_only_beyond_the_window_and_an_urgent_one_never() -> None:
+    nodes = [node("w", WIDE), *(node(f"f{at}", accepts_work=True) for at in range(3))]
+    nodes[1:] = [replace(view, uses=(Use(device_id="gpu"),)) for view in nodes[1:]]
+    runs = known(1, 40) + known(1, 160, "wide") + known(2, 40) + known(2, 10, "wide")
+    high, low = group(1, ready=99, priority=80, profile=COMPUTE), group(2, ready=400, profile=BANDWIDTH)
+    usual = replace(EVERYTHING, slow_penalty=0.0)
+    assert where(board(nodes, [high, low], runs=runs, weights=usual).round(0.0, 1)) == {2: ["w"]}
+    wide = replace(usual, window=0.02)
+    assert where(board(nodes, [high, low], runs=runs, weights=wide).round(0.0, 1)) == {1: ["w"]}
+    urgent = replace(high, priority=95)
+    assert where(board(nodes, [urgent, low], runs=runs, weights=usual).round(0.0, 1)) == {1: ["w"]}
+
+
+def test_an_unknown_step_is_probed_by_a_few_tasks_first() -> None:
+    nodes = [node(f"f{at}") for at in range(20)]
+    made = board(nodes, [group(1, ready=99)], weights=Weights(probe_tasks=3, idle_in_tail=False))
+    assert len(where(made.round(0.0, 99))[1]) == 3
+    for run in known(1, 30, times=1):
+        made.model.observe(run)  # type: ignore[attr-defined]
+    made.learned(StepId(1))
+    assert len(where(made.round(3.0, 99))[1]) == 17
+
+
+def test_shares_decide_between_users_by_what_they_used() -> None:
+    nodes = [node(f"f{at}") for at in range(12)]
+    groups = [group(1, ready=99, user="anna"), group(2, ready=99, user="ben")]
+    runs = known(1, 10) + known(2, 10)
+    even = where(board(nodes, groups, runs=runs, weights=EVERYTHING).round(0.0, 99))
+    assert (len(even[1]), len(even[2])) == (6, 6)
+    shares = {"anna": 2.0, "ben": 1.0}
+    uneven = where(board(nodes, groups, runs=runs, shares=shares, weights=EVERYTHING).round(0.0, 99))
+    assert (len(uneven[1]), len(uneven[2])) == (8, 4)
+
+
+def test_a_limit_of_the_farm_delays_and_is_given_back() -> None:
+    nodes = [node(f"f{at}") for at in range(9)]
+    licensed = replace(GPU, amounts=((f"{LIMIT_PREFIX}arnold", 1),))
+    groups = [group(1, demand=licensed, ready=9), group(2, demand=licensed, ready=9)]
+    made = board(nodes, groups, limits={"arnold": 3}, weights=EVERYTHING)
+    plan = made.round(0.0, 99)
+    assert sum(each.count for each in plan) == 3
+    assert made.round(1.0, 99) == ()
+    first = plan[0]
+    made.ended(first.node_id, "gpu", licensed, first.step_id, first.job_id)
+    assert sum(each.count for each in made.round(2.0, 99)) == 1
+
+
+def test_a_throttled_device_is_taken_for_as_slow_as_it_is() -> None:
+    hot = replace(node("a"), loads=(DeviceLoad(device_id="gpu", health=0.3),))
+    made = board([hot, node("b")], [group(1, ready=1)], runs=known(1, 100), weights=EVERYTHING)
+    assert where(made.round(0.0, 1)) == {1: ["b"]}
+
+
+def test_every_decision_can_be_explained() -> None:
+    made = board([node("f"), node("w", WIDE)], [group(1, ready=1, profile=COMPUTE), group(2, ready=1)])
+    plan = made.round(5.0, 9)
+    assert len(made.decisions) == len(plan) == 2
+    for decision in made.decisions.values():
+        assert decision.at == 5.0
+        assert decision.predicted_s > 0
+        assert 0 < decision.advantage <= 1
+        assert "predicted on" in decision.text()
+
+
+@pytest.mark.parametrize("change", ["drain", "gone", "capabilities"])
+def test_a_node_that_changes_is_taken_as_it_now_is(change: str) -> None:
+    made = board([node("f"), node("w", WIDE)], [group(1, ready=9)], weights=EVERYTHING)
+    if change == "drain":
+        made.put_node(replace(node("f"), accepts_work=False), 0.0)
+    elif change == "gone":
+        made.drop_node(NodeId("f"))
+    else:
+        other = Capabilities(cpus=8, memory_mib=32_000, devices=(replace(FAST, vram_mib=1),))
+        made.put_node(NodeView(id=NodeId("f"), capabilities=other), 0.0)
+        made.put_group(group(1, ready=9, demand=replace(GPU, vram_mib=8_000)), 0.0)
+    assert where(made.round(0.0, 9)) == {1: ["w"]}
+
+
+# --- against a naive oracle -----------------------------------------------------------------------------
+
+MODELS = [("m1", 80.0, 600.0), ("m2", 20.0, 2400.0), ("m3", 8.0, 300.0)]
+
+
+@st.composite
+def farms(draw: st.DrawFn) -> tuple[list[Group], list[NodeView], dict[str, int]]:
+    nodes = []
+    for at in range(draw(st.integers(1, 5))):
+        devices = tuple(
+            replace(device(*draw(st.sampled_from(MODELS))), id=f"d{number}",
+                    slots=draw(st.sampled_from([1, 1, 2])), vram_mib=draw(st.sampled_from([8_000, 24_000])))
+            for number in range(draw(st.integers(1, 2)))
+        )  # fmt: skip
+        nodes.append(
+            NodeView(
+                id=NodeId(f"n{at}"),
+                capabilities=Capabilities(
+                    cpus=draw(st.integers(2, 8)),
+                    memory_mib=16_000,
+                    devices=devices,
+                    pools=draw(st.sampled_from([("default",), ("default", "film")])),
+                ),
+                accepts_work=draw(st.sampled_from([True, True, True, False])),
+            )
+        )
+    groups = []
+    caps = {JobId(job): draw(st.none() | st.integers(0, 3)) for job in (1, 2, 3)}
+    for step in range(draw(st.integers(0, 6))):
+        job = JobId(draw(st.integers(1, 3)))
+        demand = Demand(
+            gpus=1,
+            vram_mib=draw(st.sampled_from([0, 6_000, 12_000])),
+            cpus=draw(st.sampled_from([0, 0, 2, 3.5])),
+            pool=draw(st.sampled_from([None, None, "film"])),
+            amounts=draw(st.sampled_from([(), (), ((f"{LIMIT_PREFIX}lic", 1.0),)])),
+        )
+        groups.append(
+            Group(
+                step_id=StepId(step),
+                job_id=job,
+                demand=demand,
+                profile=draw(st.sampled_from([COMPUTE, BANDWIDTH, Profile()])),
+                ready=draw(st.integers(0, 6)),
+                max_running=caps[job],
+                priority=draw(st.sampled_from([50, 50, 95])),
+                submitted_at=float(draw(st.integers(0, 3))),
+                user=draw(st.sampled_from(["anna", "ben"])),
+                avoid=draw(st.sampled_from([frozenset(), frozenset({NodeId("n0")})])),
+            )
+        )
+    return groups, nodes, {"lic": draw(st.integers(0, 3))}
+
+
+@given(farms(), st.integers(0, 12))
+@settings(max_examples=150, deadline=None)
+def test_a_round_never_gives_what_is_not_there_and_leaves_nothing_that_fits(
+    farm: tuple[list[Group], list[NodeView], dict[str, int]], most: int
+) -> None:
+    groups, nodes, limits = farm
+    made = board(nodes, groups, limits=limits, weights=EVERYTHING)
+    plan = made.round(10.0, most)
+    by_step = {each.step_id: each for each in groups}
+    started: Counter[StepId] = Counter()
+    by_job: Counter[JobId] = Counter()
+    licences = 0
+    for each in plan:
+        want = by_step[each.step_id]
+        assert each.count > 0
+        assert each.node_id not in want.avoid
+        for _ in range(each.count):
+            view = next(n for n in nodes if n.id == each.node_id)
+            only = tuple(d for d in view.capabilities.devices if d.id == each.device_id)
+            assert fits(want.demand, replace(view, capabilities=replace(view.capabilities, devices=only)))
+            use = Use(device_id=each.device_id, cpus=want.demand.cpus, vram_mib=want.demand.vram_mib)
+            nodes = [replace(n, uses=(*n.uses, use)) if n.id == each.node_id else n for n in nodes]
+        started[each.step_id] += each.count
+        by_job[want.job_id] += each.count
+        licences += each.count * bool(want.demand.amounts)
+    assert sum(started.values()) <= most
+    assert licences <= limits["lic"]
+    for want in groups:
+        assert started[want.step_id] <= want.ready
+        assert want.max_running is None or by_job[want.job_id] <= want.max_running
+    if sum(started.values()) < most:
+        for want in groups:
+            may = want.max_running is None or by_job[want.job_id] < want.max_running
+            may = may and (not want.demand.amounts or licences < limits["lic"])
+            if may and started[want.step_id] < want.ready:
+                assert not [n.id for n in nodes if n.id not in want.avoid and fits(want.demand, n)]
+
+
+@given(farms(), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_the_same_farm_gives_the_same_round_again(
+    farm: tuple[list[Group], list[NodeView], dict[str, int]], random: object
+) -> None:
+    groups, nodes, limits = farm
+    first = board(nodes, groups, limits=limits).round(10.0, 99)
+    assert board(nodes, groups, limits=limits).round(10.0, 99) == first
+
+
+@given(farms())
+@settings(max_examples=60, deadline=None)
+def test_what_is_kept_up_to_date_is_what_would_be_built_anew(
+    farm: tuple[list[Group], list[NodeView], dict[str, int]],
+) -> None:
+    groups, nodes, limits = farm
+    kept = board(nodes, groups, limits=limits, weights=EVERYTHING)
+    plan = kept.round(10.0, 99)
+    by_step = {each.step_id: each for each in groups}
+    for each in plan:
+        want = by_step[each.step_id]
+        for _ in range(each.count):
+            kept.ended(each.node_id, each.device_id, want.demand, each.step_id, want.job_id)
+            kept.add_ready(each.step_id, 1)
+    fresh = board(nodes, groups, limits=limits, weights=EVERYTHING)
+    assert kept.waiting == fresh.waiting == sum(each.ready for each in groups)
+    assert [kept.ready(each.step_id) for each in groups] == [fresh.ready(each.step_id) for each in groups]
+    assert kept.free_places() == fresh.free_places()
+
+
+@given(st.lists(st.sampled_from(["anna", "ben", "cleo"]), min_size=2, max_size=6), st.integers(1, 30))
+@settings(max_examples=60, deadline=None)
+def test_no_user_is_more_than_one_task_over_their_share_while_others_wait(
+    users: list[str], slots: int
+) -> None:
+    nodes = [node(f"n{at:02d}") for at in range(slots)]
+    groups = [group(at, ready=99, user=user) for at, user in enumerate(users)]
+    runs = [run for at in range(len(users)) for run in known(at, 20)]
+    got = where(board(nodes, groups, runs=runs, weights=EVERYTHING).round(0.0, 999))
+    by_user: Counter[str] = Counter(dict.fromkeys(users, 0))
+    for step, given_nodes in got.items():
+        by_user[users[step]] += len(given_nodes)
+    assert max(by_user.values()) - min(by_user.values()) <= 1
+
+
+def test_nothing_starves_while_shorter_work_keeps_coming() -> None:
+    """One long old job against a new short one every 20 s, on one device."""
+    weights = Weights(idle_in_tail=False, age_s=300.0, fair_share=False)
+    made = board([node("f")], [group(0, ready=40)], runs=known(0, 20), weights=weights)
+    model = made.model
+    now, served_long = 0.0, 0
+    for turn in range(1, 200):
+        model.add_step(str(turn), Profile())  # type: ignore[attr-defined]
+        for run in known(turn, 20):
+            model.observe(run)  # type: ignore[attr-defined]
+        made.put_group(group(turn, ready=1, submitted_at=now), now)
+        made.reprice(now)
+        (given_,) = made.round(now, 1)
+        served_long += given_.step_id == 0
+        now += 20
+        made.ended(given_.node_id, "gpu", GPU, given_.step_id, given_.job_id)
+        if given_.step_id != 0:
+            made.drop_group(given_.step_id)
+    assert served_long >= 10
