@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -44,22 +44,25 @@ class Bundle:
     notes: tuple[str, ...] = ()
 
 
-def read_bundle(path: Path) -> Bundle:
-    """`path`, absolute, is a template or a bundle's directory. Raises UserError."""
+def read_bundle(path: Path, *, given: Collection[str] = ()) -> Bundle:
+    """`path`, absolute, is a template or a bundle's directory. Raises UserError.
+
+    given: names of parameters that have a value of the artist's; their defaults do not matter.
+    """
     if not path.is_dir():
         bundle = Bundle(template=load_template_text(_text(path), what=str(path)), what=str(path))
-        return replace(bundle, parameters=_default_paths(bundle.template, path.parent))
+        return replace(bundle, parameters=_default_paths(bundle.template, path.parent, given))
     found = _one_of(path, "template")
     if found is None:
         raise UserError(f"{path} is a directory without a template.yaml: it is no bundle")
     template = load_template_text(_text(found), what=str(found))
-    parameters = _default_paths(template, path)
+    own: dict[str, str] = {}
     settings: dict[str, Any] = {}
     values = _one_of(path, "parameter_values")
     if values is not None:
         listed = load_template_text(_text(values), what=str(values)).get("parameterValues", [])
-        given, settings = read_bundle_settings(listed)
-        parameters |= absolute_paths(template, given, path)
+        own, settings = read_bundle_settings(listed)
+    parameters = _default_paths(template, path, {*given, *own}) | absolute_paths(template, own, path)
     notes = []
     if assets := _one_of(path, "asset_references"):
         notes.append(f"{assets.name} is not used: the nodes read the files where they are")
@@ -159,8 +162,8 @@ def absolute_paths(template: Mapping[str, Any], values: Mapping[str, str], base:
     return made
 
 
-def _default_paths(template: Mapping[str, Any], base: Path) -> dict[str, str]:
-    """Values for the PATH parameters whose default is a relative path.
+def _default_paths(template: Mapping[str, Any], base: Path, given: Collection[str]) -> dict[str, str]:
+    """Values for the PATH parameters that are not `given` and whose default is a relative path.
 
     Raises UserError for a default that is absolute or climbs out of `base`: a template that somebody sent
     must not read or write elsewhere on this site unless the artist says so.
@@ -168,7 +171,7 @@ def _default_paths(template: Mapping[str, Any], base: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, definition in _definitions(template).items():
         default = definition.get("default")
-        if _kind(definition) not in _PATHS or not default:
+        if _kind(definition) not in _PATHS or not default or name in given:
             continue
         texts = default if isinstance(default, list) else [default]
         for text in texts:

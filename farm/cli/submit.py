@@ -86,7 +86,7 @@ def make(wish: Wish, *, cwd: Path, login: str) -> Made:
     path = Path(os.path.normpath(cwd / Path(typed).expanduser()))
     _check_path(path, typed)
     if path.is_dir() or path.suffix.lower() in SUFFIXES:
-        bundle = read_bundle(path)
+        bundle = read_bundle(path, given=read_parameters(wish.parameters, cwd))
         submission = _bundle(
             bundle, wish, chosen | _user(bundle.settings | chosen, login), path=path, cwd=cwd
         )

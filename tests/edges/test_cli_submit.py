@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -253,12 +254,17 @@ def test_output_files_of_a_bundle_are_checked(cli: Cli, farm: FakeFarm, bundle: 
     assert not farm.seen
 
 
-def test_a_default_path_outside_the_bundle_is_refused(cli: Cli, bundle: Path) -> None:
+def test_a_default_path_outside_the_bundle_is_refused_unless_it_is_given(
+    cli: Cli, farm: FakeFarm, bundle: Path
+) -> None:
+    takes(farm)
     for place in ("/etc/passwd", "../secret"):
         (bundle / "template.yaml").write_text(TEMPLATE.replace("default: out", f"default: {place}"))
         error = cli.bad("submit", "bundle")
         assert place in error
         assert "-p Out=PATH" in error
+        cli.good("submit", "bundle", "-p", f"Out={place}")
+        assert sent(farm)["parameters"]["Out"] == os.path.normpath(bundle.parent / place)
 
 
 # --- wrong submits ------------------------------------------------------------------------------------
