@@ -32,9 +32,6 @@ Ints = npt.NDArray[np.int64]
 
 _NONE: Final = -1
 _KEYS_EVERY_S: Final = 2.0
-_CATCH_UP_S: Final = 1.0
-_YOUNG: Final = 16
-"""A group's first ends are taken in at once."""
 _PROBE_SD: Final = 0.6
 """A step of which a prediction doubts more than this is new: its first tasks probe it."""
 _TAIL_SLACK_S: Final = 2.0
@@ -153,9 +150,6 @@ class Board:
         self._rows_of_job: dict[JobId, list[int]] = {}
         self._limited: dict[int, tuple[tuple[str, int], ...]] = {}
         self._learnt: set[int] = set()
-        self._learnt_at = -math.inf
-        self._news: Ints = np.zeros(size, np.int64)
-        """Ends that taught of each group."""
         # demands
         self._demands: dict[Demand, int] = {}
         self._demand_list: list[Demand] = []
@@ -208,7 +202,7 @@ class Board:
             self._rows[group.step_id] = row
             self._rows_of_job.setdefault(group.job_id, []).append(row)
             self._served[row] = max(now, group.submitted_at)
-            self._ready[row] = self._running[row] = self._news[row] = 0
+            self._ready[row] = self._running[row] = 0
             self.model.refresh()
             self._is_stale = True
             self._keyed_at = -math.inf
@@ -267,19 +261,15 @@ class Board:
         self._is_stale = True
 
     def learned(self, step_id: StepId) -> None:
-        """The model has changed for this step: its group is scored anew, soon."""
+        """The model has changed for this step: its group is scored anew with the next round."""
         row = self._rows.get(step_id)
         if row is not None:
             self._learnt.add(row)
-            self._news[row] += 1
-            if self._news[row] <= _YOUNG:
-                self._learnt_at = -math.inf
 
-    def _catch_up(self, now: float) -> None:
-        """Score what has learnt; old hands wait for others, because together is cheaper than apart."""
-        if not self._learnt or now - self._learnt_at < _CATCH_UP_S:
+    def _catch_up(self) -> None:
+        """Score the groups of steps that have learnt; together is cheaper than apart."""
+        if not self._learnt:
             return
-        self._learnt_at = now
         self.model.refresh()
         rows = sorted(row for row in self._learnt if self._groups[row] is not None)
         self._learnt.clear()
@@ -314,7 +304,7 @@ class Board:
         if row == len(self._ready):
             for name in (
                 "_ready", "_left", "_open", "_step", "_demand", "_user", "_priority", "_submitted", "_served",
-                "_best", "_mean_s", "_key", "_running", "_news",
+                "_best", "_mean_s", "_key", "_running",
             ):  # fmt: skip
                 value = getattr(self, name)
                 setattr(self, name, np.concatenate([value, np.zeros_like(value)]))
@@ -665,7 +655,7 @@ class Board:
         """Start at most `limit` tasks on free devices. The board counts them as started."""
         if self.waiting <= 0 or limit <= 0:
             return ()
-        self._catch_up(now)
+        self._catch_up()
         if now - self._keyed_at > _KEYS_EVERY_S:
             self._rekey(now)
         taken: dict[tuple[StepId, NodeId, str], int] = {}

@@ -185,7 +185,7 @@ class RunTimeModel:
         self._load_runs = np.zeros((self._size, 2))
         self._vram = np.zeros(self._size, np.int64)
         self.median_s = np.full((self._size, self._width), np.inf)
-        """Of rendering alone, on a node of factor 1."""
+        """Of rendering alone, on a node of factor 1. `refresh` brings it up to date."""
         self.sd = np.full((self._size, self._width), 1.0)
         self._correction = np.zeros((self._width, 2))
         self._correction_variance = np.zeros((self._width, 2))
@@ -194,6 +194,8 @@ class RunTimeModel:
         self._scale = [0.0, 0.0, 0.0]
         self._load_all = [0.0, 0.0, 0.0, 0.0]
         self._free_rows: list[int] = []
+        self._behind: set[int] = set()
+        """Rows whose medians `refresh` has yet to compute."""
         self._changed_steps: set[str] = set()
         self._is_farm_changed = False
 
@@ -229,7 +231,7 @@ class RunTimeModel:
             at = np.array(rows)[fresh]
             self._covariance[at, 2 + known, 2 + known] = self._residual_variance[known]
             for row in rows:
-                self._refresh(row)
+                self._behind.add(row)
         self._is_farm_changed = True
         return known
 
@@ -262,13 +264,14 @@ class RunTimeModel:
             self._load[row] = (cold / colds if colds else 0.0, warm / warms if warms else 0.0)
             self._load_runs[row] = 0.0
             self._vram[row] = 0
-        self._refresh(row)
+        self._behind.add(row)
         return row
 
     def forget(self, name: str) -> None:
         """Drop a step; its row is used again."""
         row = self.steps.pop(name)
         self._free_rows.append(row)
+        self._behind.discard(row)
         self._changed_steps.discard(name)
         self.median_s[row] = np.inf
 
@@ -343,7 +346,7 @@ class RunTimeModel:
         if run.is_censored:
             taught = _censored(seen, middle, math.sqrt(total + between))
             if taught is None:
-                self._refresh(row)
+                self._behind.add(row)
                 return
             seen, extra = taught
             noise += extra
@@ -371,7 +374,7 @@ class RunTimeModel:
             min(max(factor + moved, -1.0), 1.5),
             factor_variance * (1 - factor_variance / total) + _NODE_DRIFT_SD**2,
         )
-        self._refresh(row)
+        self._behind.add(row)
 
     def _learn_load(self, row: int, run: Run) -> None:
         warm = int(run.is_warm)
@@ -398,19 +401,25 @@ class RunTimeModel:
             correction[at] += min(max(variance * part / total * off, -0.1), 0.1)
             variances[at] = variance * (1 - variance * part * part / total)
 
-    def _refresh(self, row: int) -> None:
-        """Bring `median_s` and `sd` of a step up to date."""
+    def refresh(self) -> None:
+        """Bring `median_s` and `sd` of the steps that have learnt up to date; cheaper together than apart."""
+        if not self._behind:
+            return
+        rows = np.array(sorted(self._behind))
+        self._behind.clear()
         n = len(self._rates)
-        mean, covariance = self._mean[row], self._covariance[row]
-        weights = _normal(self._log_weights[row])
-        logs = self._base[row, :, :n] + (mean[:, 0] + mean[:, 1])[:, None] + mean[:, 2 : 2 + n]
-        middle = weights @ logs
-        between = weights @ (logs - middle) ** 2
-        common = covariance[0, 0] + covariance[1, 1] + 2 * covariance[0, 1]
-        own = covariance.diagonal()[2 : 2 + n] + 2 * (covariance[0, 2 : 2 + n] + covariance[1, 2 : 2 + n])
-        self.median_s[row, :n] = np.exp(middle)
-        variance = (common + own + between + _NOISE_SD**2 + _NODE_SD**2 / 4) * self._calibration[row]
-        self.sd[row, :n] = np.sqrt(np.maximum(variance, 0.03**2))
+        mean, covariance = self._mean[rows], self._covariance[rows]
+        weights = np.exp(self._log_weights[rows])
+        weights /= weights.sum(axis=1, keepdims=True)
+        logs = self._base[rows, :, :n] + (mean[:, :, 0] + mean[:, :, 1])[:, :, None] + mean[:, :, 2 : 2 + n]
+        middle = np.einsum("rj,rjk->rk", weights, logs)
+        between = np.einsum("rj,rjk->rk", weights, (logs - middle[:, None, :]) ** 2)
+        common = covariance[:, 0, 0] + covariance[:, 1, 1] + 2 * covariance[:, 0, 1]
+        own = np.einsum("rdd->rd", covariance)[:, 2 : 2 + n]
+        own = own + 2 * (covariance[:, 0, 2 : 2 + n] + covariance[:, 1, 2 : 2 + n])
+        variance = common[:, None] + own + between + _NOISE_SD**2 + _NODE_SD**2 / 4
+        self.median_s[rows, :n] = np.exp(middle)
+        self.sd[rows, :n] = np.sqrt(np.maximum(variance * self._calibration[rows, None], 0.03**2))
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -418,6 +427,7 @@ class RunTimeModel:
         self, step: str, model: str, *, node: str = "", is_warm: bool = False, quantile: float = 0.9
     ) -> Estimate:
         """Of one task. Raises KeyError for a step or device model that was not added."""
+        self.refresh()
         row, column = self.steps[step], self.models[model]
         render_s = float(self.median_s[row, column]) * self.node_factor(node)
         sd = float(self.sd[row, column])
@@ -551,7 +561,7 @@ class RunTimeModel:
         self._load[row] = state.load_s
         self._load_runs[row] = state.load_runs
         self._vram[row] = state.vram_peak_mib
-        self._refresh(row)
+        self._behind.add(row)
 
     # --- room -------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ class DeviceModel:
 DEVICES: Final[Mapping[str, DeviceModel]] = {
     name: DeviceModel(fp32_tflops=flops, memory_bandwidth_gbps=gbps, vram_gib=gib, watts=watts)
     for name, flops, gbps, gib, watts in (
+        ("K80", 4.1, 240, 12, 150),
         ("T4", 8.1, 320, 16, 70),
         ("V100", 15.7, 900, 16, 300),
         ("P100", 9.5, 732, 16, 250),
