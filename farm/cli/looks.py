@@ -695,10 +695,7 @@ def _event(event: Event, item: Any, *, is_json: bool) -> None:
         sys.stdout.flush()
         return
     who = f" by {event.actor}" if event.actor else ""
-    where = f" job {event.job_id}" if event.job_id is not None and "job" not in event.text else ""
-    where += f" task {event.task_id}" if event.task_id is not None else ""
     at = time.strftime("%d %b %H:%M:%S", time.localtime(event.at))
-    show.line(
-        f"{at} {event.kind}{where}: {event.text}{who}" if event.text else f"{at} {event.kind}{where}{who}"
-    )
+    told = ": ".join(part for part in (event.subject, event.text) if part)
+    show.line(f"{at} {event.kind} {told}{who}")
     sys.stdout.flush()

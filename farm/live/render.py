@@ -529,8 +529,9 @@ def _node(node: Node, columns: list[tuple[Column, int]]) -> Line:
 
 
 def event_text(event: Event) -> str:
-    """What happened, and who asked for it."""
-    return f"{event.text} (by {event.actor})" if event.actor else event.text
+    """What it happened to, what happened, and who asked for it."""
+    told = ": ".join(part for part in (event.subject, event.text) if part)
+    return f"{told} (by {event.actor})" if event.actor else told
 
 
 def _event(event: Event, utc_offset_s: float, width: int) -> Line:

@@ -52,3 +52,12 @@ class Event:
     task_id: TaskId | None = None
     attempt_id: AttemptId | None = None
     node_id: NodeId | None = None
+
+    @property
+    def subject(self) -> str:
+        """What it happened to, for people: "job 12", "job 12 task 340 on blade7", "blade7"; "" the farm."""
+        subject = f"job {self.job_id}" if self.job_id is not None else ""
+        subject += f" task {self.task_id}" if self.task_id is not None else ""
+        if self.node_id is None:
+            return subject
+        return f"{subject} on {self.node_id}" if subject else self.node_id
