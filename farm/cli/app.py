@@ -194,6 +194,19 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             ),
         ] = None,
         reverse: Annotated[bool, typer.Option("--reverse", help="The last frame first.")] = False,
+        preview_first: Annotated[
+            bool, typer.Option("--preview-first", help="First, middle and last frame before the rest.")
+        ] = False,
+        film: Annotated[
+            str | None,
+            typer.Option(
+                "--film", help="Encode the frames into this film at the end ('' names it after them)."
+            ),
+        ] = None,
+        film_rate: Annotated[
+            str | None,
+            typer.Option("--film-rate", help="Frames a second of the film, such as 24 or 30000/1001."),
+        ] = None,
         overwrite: Annotated[
             bool, typer.Option("--overwrite", help="Move files that are in the way aside.")
         ] = False,
@@ -245,6 +258,9 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             chunk_size=chunk_size,
             profile=profile,
             is_reverse=reverse,
+            is_preview_first=preview_first,
+            film=film,
+            film_rate=film_rate,
             is_overwrite=overwrite,
             is_trusting=trust_scripts,
             timeout=timeout,
