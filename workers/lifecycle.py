@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from farm.model.ids import AttemptId, NodeId
@@ -646,6 +646,17 @@ class Lifecycle:
         )
 
     def _conclude(self, held: Held, finished: Finished, out: list[Instruction]) -> None:
+        lost = next((device_id for device_id in held.device_ids if device_id in self._failed), None)
+        if lost is not None and finished.outcome not in (Outcome.SUCCEEDED, Outcome.CANCELLED):
+            # A renderer that its GPU took along blames itself: it is not to pay for that with a retry.
+            outcome = Outcome.NODE_LOST if finished.outcome is Outcome.NODE_LOST else Outcome.NODE_FAULT
+            finished = replace(
+                finished,
+                outcome=outcome,
+                reason=self._cannot_use([lost]),
+                is_device_fault=True,
+                is_final=False,
+            )
         held.phase = Phase.ENDED
         held.script = held.order = held.stopping = held.kill_at = None
         out.append(Report(item=finished))
@@ -715,7 +726,8 @@ class Lifecycle:
             if held.phase is Phase.ENDED or device_id not in held.device_ids:
                 continue
             grace_s = self.rules.kill_grace_s + KILL_MARGIN_S
-            self._stop(held, Outcome.NODE_FAULT, self._cannot_use([device_id]), grace_s, now, out)
+            outcome = Outcome.NODE_FAULT if held.phase in _ON_HOST else Outcome.NODE_LOST
+            self._stop(held, outcome, self._cannot_use([device_id]), grace_s, now, out)
         self._heartbeat_soon(now)
         self._fill(now, out)
 

@@ -133,7 +133,7 @@ def _settle_failure(task: TaskFacts, attempt: AttemptFacts, finished: Finished) 
         failures=failures,
         faults=faults,
         delay_s=0.0 if is_over else delay_s,
-        avoid=outcome not in (Outcome.LICENCE, Outcome.STORAGE),
+        avoid=outcome not in (Outcome.LICENCE, Outcome.STORAGE) and not finished.is_device_fault,
         reason=reason,
     )
 

@@ -170,6 +170,8 @@ class Finished:
     exit_code: int | None = None
     is_final: bool = False
     """Trying again cannot help: the scene has no camera, the output exists already."""
+    is_device_fault: bool = False
+    """Its device failed; the node's other devices may try again."""
     files: tuple[PublishedFile, ...] = ()
     published_by: AttemptId | None = None
     """Whose files are under the final names: itself, or an earlier attempt whose publication it found

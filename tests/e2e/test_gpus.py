@@ -1,0 +1,215 @@
+"""Four real agents on four fake GPU nodes with RabbitMQ: routing, isolation, MIG, a lost GPU, VRAM, heat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.farm_under_test import FarmUnderTest
+from tests.e2e.services import PrivatePostgres, PrivateRabbit
+from tests.gpu.fakes import FakeDriver, board, build, busy, node
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.services, pytest.mark.e2e]
+
+NODES = {
+    "agent0": node(board("rtx4090", 0, "mix"), board("rtx3090", 1, "mix")),
+    "agent1": node(board("a100", 0, "mig", mig=("3g.40gb", "1g.10gb"))),
+    "agent2": node(board("h100", 0, "pair"), board("h100", 1, "pair")),
+    "agent3": node(board("l40s", 0, "lone")),
+}
+POOLS = {"agent0": "mix", "agent1": "mig", "agent2": "pair", "agent3": "lone"}
+HURRY = {"FARM_HEARTBEAT_S": "0.5", "FARM_KILL_GRACE_S": "0.2", "FARM_POLICY": "fitness"}
+
+
+@dataclass
+class GpuFarm(FarmUnderTest):
+    drivers: dict[str, FakeDriver] = field(default_factory=dict)
+
+    def environment(self, name: str) -> dict[str, str]:
+        environment = super().environment(name)
+        if name in self.drivers:
+            environment |= self.drivers[name].environment
+            environment["FARM_POOLS"] = POOLS[name]
+        return environment
+
+    def device_loads(self, agent: str) -> dict[str, Any]:
+        """Loads of the agent's devices by id."""
+        answer = self.get(f"/nodes/{agent}-{self.port}")
+        return {load["device_id"]: load for load in answer["loads"]}
+
+    def submit_script(self, name: str, script: str, *, tasks: int = 1, vram_mib: int = 1) -> int:
+        """A job in the pool `name` whose tasks run the shell script on a GPU each."""
+        template = {
+            "specificationVersion": "jobtemplate-2023-09",
+            "name": name,
+            "steps": [
+                {
+                    "name": "Work",
+                    "parameterSpace": {
+                        "taskParameterDefinitions": [{"name": "Frame", "type": "INT", "range": f"1-{tasks}"}]
+                    },
+                    "hostRequirements": {
+                        "amounts": [
+                            {"name": "amount.worker.gpu", "min": 1},
+                            {"name": "amount.worker.gpu.memory", "min": vram_mib},
+                        ]
+                    },
+                    "script": {"actions": {"onRun": {"command": "sh", "args": ["-c", script]}}},
+                }
+            ],
+        }
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(template))
+        return self.submit(str(path), *([] if name == "any" else ["--pool", name]))
+
+    def running_on(self, job_id: int) -> list[str]:
+        return sorted(a["device_id"] for a in self.attempts(job_id) if a["state"] == "running")
+
+    def log_of(self, attempt_id: str) -> str:
+        told = self.get(f"/attempts/{attempt_id}/log")
+        return "".join(chunk["text"] for chunk in told["chunks"])
+
+
+@pytest.fixture(scope="module")
+def farm(
+    tmp_path_factory: pytest.TempPathFactory, rabbit: PrivateRabbit, postgres: PrivatePostgres
+) -> Iterator[GpuFarm]:
+    folder = tmp_path_factory.mktemp("gpus")
+    library = build(tmp_path_factory.mktemp("driver"))
+    drivers = {
+        name: FakeDriver(library=library, path=folder / f"{name}.nvml", fixture=fixture)
+        for name, fixture in NODES.items()
+    }
+    farm = GpuFarm(folder, postgres.add_database(), rabbit.add_vhost(), extra=HURRY, drivers=drivers)
+    try:
+        farm.start_all(agents=len(NODES))
+        yield farm
+    finally:
+        farm.stop_all()
+
+
+def gate(farm: GpuFarm, name: str) -> tuple[Path, str]:
+    """A file, and a script that waits for it."""
+    path = farm.folder / f"{name}.open"
+    return (
+        path,
+        f'echo "seen=$CUDA_VISIBLE_DEVICES"; until [ -e {path} ]; do sleep 0.1; done',
+    )
+
+
+def test_every_node_tells_its_devices(farm: GpuFarm) -> None:
+    told = {n["id"].partition("-")[0]: n["capabilities"]["devices"] for n in farm.get("/nodes")["items"]}
+    kinds = {name: [device["kind"] for device in devices] for name, devices in told.items()}
+    assert kinds == {
+        "agent0": ["cpu", "gpu", "gpu"],
+        "agent1": ["cpu", "mig", "mig"],
+        "agent2": ["cpu", "gpu", "gpu"],
+        "agent3": ["cpu", "gpu"],
+    }
+    shown = farm.farm("node", f"agent3-{farm.port}")
+    for text in ("NVIDIA L40S", "91.6 TFLOPS", "864 GB/s", "FLOP/B", "GPU-lone-0000", "catalogue"):
+        assert text in shown
+    assert "A100" in farm.farm("nodes")
+
+
+def test_a_task_goes_only_where_its_vram_is_and_sees_only_its_device(farm: GpuFarm) -> None:
+    job_id = farm.submit_script(
+        "any", 'echo "seen=$CUDA_VISIBLE_DEVICES order=$CUDA_DEVICE_ORDER"', tasks=4, vram_mib=60_000
+    )
+    assert farm.wait_for_job(job_id) == "done"
+    attempts = farm.attempts(job_id)
+    assert {a["device_id"] for a in attempts} <= {"GPU-pair-0000", "GPU-pair-0001"}
+    for attempt in attempts:
+        wait_until(
+            lambda attempt=attempt: (
+                f"seen={attempt['device_id']} order=PCI_BUS_ID" in farm.log_of(attempt["id"])
+            ),
+            "the child's variables",
+        )
+
+
+def test_mig_instances_are_slots_of_their_own(farm: GpuFarm) -> None:
+    path, script = gate(farm, "mig")
+    job_id = farm.submit_script("mig", script, tasks=3)
+    wait_until(lambda: farm.running_on(job_id) == ["MIG-mig-0000-0", "MIG-mig-0000-1"], "both instances")
+    path.touch()
+    assert farm.wait_for_job(job_id) == "done"
+    for attempt in farm.attempts(job_id):
+        assert f"seen={attempt['device_id']}" in farm.log_of(attempt["id"])
+    loads = farm.device_loads("agent1")
+    assert loads["MIG-mig-0000-0"]["utilisation"] is None, "an instance cannot say: never 0"
+
+
+def test_a_throttled_gpu_loses_its_work_to_a_slower_one_that_is_well(farm: GpuFarm) -> None:
+    driver = farm.drivers["agent0"]
+    first = farm.submit_script("mix", "true")
+    farm.wait_for_job(first)
+    assert farm.attempts(first)[0]["device_id"] == "GPU-mix-0000"
+    driver.change(0, reasons=0x40, sm_mhz_now=600, temperature=93)
+    wait_until(lambda: farm.device_loads("agent0")["GPU-mix-0000"]["complaint"], "the throttling is told")
+    second = farm.submit_script("mix", "true")
+    farm.wait_for_job(second)
+    assert farm.attempts(second)[0]["device_id"] == "GPU-mix-0001"
+    assert "thermal" in farm.farm("nodes")
+    assert "device-degraded" in {
+        event["kind"] for event in farm.get("/events", newest="true", limit=500)["items"]
+    }
+
+
+def test_a_card_that_a_foreign_process_fills_is_not_given_more(farm: GpuFarm) -> None:
+    driver = farm.drivers["agent3"]
+    driver.change(0, used_mib=44_000)
+    wait_until(lambda: farm.device_loads("agent3")["GPU-lone-0000"]["vram_used_mib"] == 44_000, "it is full")
+    job_id = farm.submit_script("lone", "true", vram_mib=8_000)
+    wait_until(lambda: "free VRAM" in farm.farm("why", str(job_id)), "the reason")
+    assert farm.attempts(job_id) == []
+    driver.change(0, used_mib=500)
+    assert farm.wait_for_job(job_id) == "done"
+
+
+def test_what_a_job_used_is_summed_up(farm: GpuFarm) -> None:
+    driver = farm.drivers["agent3"]
+    path, script = gate(farm, "lone")
+    job_id = farm.submit_script("lone", script)
+    wait_until(lambda: farm.running_on(job_id), "it runs")
+    driver.change(0, **busy(board("l40s"), 97, 20, used_mib=9_000))
+    wait_until(lambda: farm.device_loads("agent3")["GPU-lone-0000"]["utilisation"] == 0.97, "its load")
+    wait_until(lambda: farm.device_loads("agent3")["GPU-lone-0000"]["vram_used_mib"] == 9_000, "its memory")
+    seen = farm.device_loads("agent3")["GPU-lone-0000"]["power_w"]
+    assert seen > 200
+    path.touch()
+    assert farm.wait_for_job(job_id) == "done"
+    usage = farm.get(f"/jobs/{job_id}/usage")
+    assert (usage["attempts"], usage["models"], usage["vram_peak_mib"]) == (1, ["NVIDIA L40S"], 9_000)
+    assert usage["gpu_hours"] > 0
+    assert usage["energy_kwh"] > 0
+    shown = farm.farm("job", str(job_id), "--usage")
+    assert "kWh" in shown
+    assert "GPU-hours" in shown
+    driver.change(0, busy=0, memory_busy=0, used_mib=1)
+
+
+def test_a_gpu_lost_in_mid_render_is_drained_and_its_task_migrates(farm: GpuFarm) -> None:
+    path, script = gate(farm, "pair")
+    job_id = farm.submit_script("pair", script)
+    (lost,) = wait_until(lambda: farm.running_on(job_id), "it runs")
+    farm.drivers["agent2"].change(int(lost[-1]), lost=1)
+    well = "GPU-pair-0001" if lost.endswith("0") else "GPU-pair-0000"
+    wait_until(lambda: farm.running_on(job_id) == [well], "it runs on the other one")
+    path.touch()
+    assert farm.wait_for_job(job_id) == "done"
+    first = next(a for a in farm.attempts(job_id) if a["device_id"] == lost)
+    assert first["outcome"] == "node-fault"
+    assert "fallen off the bus" in first["reason"]
+    assert "fallen off the bus" in farm.device_loads("agent2")[lost]["fault"]
+    assert f"agent2-{farm.port}" in farm.nodes_online(), "the node goes on with the rest"
+    assert "lost" in farm.farm("nodes")
+    later = farm.submit_script("pair", "true", tasks=3)
+    assert farm.wait_for_job(later) == "done"
+    assert {a["device_id"] for a in farm.attempts(later)} == {well}
