@@ -10,6 +10,7 @@ help:
 	@echo "make test   install, check style, types and import rules, run the tests"
 	@echo "make check  the checks alone"
 	@echo "make bench  the benchmarks, with their ratios"
+	@echo "make bench-matching  every policy on ten seeds of simulated farms, against the targets"
 	@echo "make addon  build the Blender add-on into dist/"
 
 $(BIN)/python:
@@ -45,6 +46,9 @@ test: check
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.bench
+
+bench-matching: $(VENV)/.installed-dev
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.bench.matching
 
 addon: $(VENV)/.installed
 	$(BIN)/python -m plugins.blender.build_addon dist

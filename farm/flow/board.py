@@ -594,7 +594,9 @@ class Board:
             mean = number.sum(axis=1) / np.where(able, devices / median, 0.0).sum(axis=1)
             advantage = np.log(best[:, None] / (price * (median + weights.load_weight * loads[:, None])))
             longer = np.maximum(median - mean[:, None], 0.0)
-            advantage -= weights.slow_penalty * longer / self._mean_task_s
+            # The last tasks of a step decide when it is done.
+            last = 1 + weights.finish_penalty / np.maximum(self._ready[rows], 1)
+            advantage -= weights.slow_penalty * last[:, None] * longer / self._mean_task_s
             # Where the doubt is large, so is the harm that a slow device may do.
             doubt = np.exp(np.minimum(_UPPER_Z * self.model.sd[steps, :n], 1.5) - 0.26)
             cap = self._cap()

@@ -44,7 +44,7 @@ _RESIDUAL_SD: Final[Mapping[str, float]] = {
 in Blender's 2020 sample, 0.35 in Gavel's tables (docs/matching.md)."""
 _UNKNOWN_RESIDUAL_SD: Final = 0.5
 _RATE_SD: Final[Mapping[str, float]] = {
-    "measured": 0.03,
+    "measured": 0.08,
     "configured": 0.1,
     "catalogue": 0.12,
     "driver": 0.12,
@@ -53,8 +53,8 @@ _UNKNOWN_RATE_SD: Final = 0.3
 _LEVEL_SD: Final = 0.2
 """Neighbouring frames are alike: their common deviation wanders slowly."""
 _LEVEL_KEEP: Final = 0.95
-_NOISE_SD: Final = 0.1
-_NODE_SD: Final = 0.12
+_NOISE_SD: Final = 0.08
+_NODE_SD: Final = 0.09
 _NODE_DRIFT_SD: Final = 0.02
 _FAR: Final = 2.5
 """Deviations beyond so many sd count for less: a paging node teaches little about the step."""
@@ -126,8 +126,11 @@ def share_weights(profile: Profile) -> Floats:
     total = profile.compute_share + profile.bandwidth_share
     if profile.tag is Tag.UNKNOWN or total <= 0:
         return np.full(len(SHARES), 1 / len(SHARES))
-    near = np.exp(-0.5 * ((SHARES - profile.compute_share / total) / 0.18) ** 2)
-    trust = 0.35 + 0.45 * min(max(profile.confidence, 0.0), 1.0)
+    # A tag names one of three classes; a probe measures the share itself.
+    is_measured = profile.source in ("probe", "history")
+    width, most = (0.1, 0.93) if is_measured else (0.18, 0.8)
+    near = np.exp(-0.5 * ((SHARES - profile.compute_share / total) / width) ** 2)
+    trust = 0.35 + (most - 0.35) * min(max(profile.confidence, 0.0), 1.0)
     weights: Floats = trust * near / near.sum() + (1 - trust) / len(SHARES)
     return weights
 
@@ -352,8 +355,9 @@ class RunTimeModel:
             noise += extra
             total += extra
         off = seen - expected
+        is_first = not self._runs[row].any()
         z2 = (seen - middle) ** 2 / (total + between)
-        if not run.is_censored and self._runs[row].any():
+        if not run.is_censored and not is_first:
             rate = 0.04
             self._calibration[row] += rate * (min(z2, 9.0) - self._calibration[row])
         if z2 > _FAR**2:
@@ -366,14 +370,16 @@ class RunTimeModel:
         covariance -= np.outer(spread, gain)
         if not run.is_censored:
             self._runs[row, column] += 1
-            if self._runs[row].sum() == 3:
+            if is_first:
                 self._learn_scale(row)
-        self._learn_rates(column, weights, float(weights @ off), total)
-        moved = factor_variance / total * float(weights @ off)
-        self._nodes[run.node] = (
-            min(max(factor + moved, -1.0), 1.5),
-            factor_variance * (1 - factor_variance / total) + _NODE_DRIFT_SD**2,
-        )
+        if not is_first:
+            # A first run tells the step's scale; what is left for the device and the node is no news of them.
+            self._learn_rates(column, weights, float(weights @ off), total)
+            moved = factor_variance / total * float(weights @ off)
+            self._nodes[run.node] = (
+                min(max(factor + moved, -1.0), 1.5),
+                factor_variance * (1 - factor_variance / total) + _NODE_DRIFT_SD**2,
+            )
         self._behind.add(row)
 
     def _learn_load(self, row: int, run: Run) -> None:
