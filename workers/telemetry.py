@@ -188,6 +188,10 @@ class Telemetry:
         if changed or fresh:
             self._on_change()
 
+    def look_at_processes_next(self) -> None:
+        """With the next poll, not only when it is due."""
+        self._processes_at = float("-inf")
+
     def _look_at_processes(self, samples: dict[str, Sample]) -> None:
         own = self._own_pids() if any(s.processes for s in samples.values()) else frozenset[int]()
         self._foreign = {i: health.foreign_of(s, own) for i, s in samples.items()}

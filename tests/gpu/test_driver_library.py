@@ -100,6 +100,13 @@ def test_ten_thousand_damaged_fixtures_crash_nothing(library: Path, tmp_path: Pa
         assert run.returncode == 0, told[-3000:]
 
 
+def test_eight_gpus_cost_less_than_a_hundredth_of_a_core(reader: Reader) -> None:
+    processes = {"process": {i: {"pid": 100 + i, "mib": 10} for i in range(4)}}
+    reader.look(node(*(board("h100", i) | busy(board("h100"), 90, 40) | processes for i in range(8))))
+    per_second = min(reader.ask("cost") for _ in range(3))
+    assert per_second < 0.01, f"{per_second:.4f} s of CPU for each second"
+
+
 def test_ten_thousand_polls_open_no_descriptors(reader: Reader) -> None:
     reader.look(node(*(board("h100", i) for i in range(2))))
     reader.ask("samples")

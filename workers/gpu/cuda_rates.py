@@ -11,11 +11,12 @@ and written by copies on the device; the host's rate is from page-locked memory.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 _ACCUMULATORS: Final = 8
@@ -25,7 +26,7 @@ _THREADS: Final = 256
 _BLOCKS_PER_MULTIPROCESSOR: Final = 16
 _COPY_BYTES: Final = 512 * 1024 * 1024
 _HOST_BYTES: Final = 128 * 1024 * 1024
-_BUDGET_S: Final = 0.6
+BUDGET_S: Final = 0.6
 """For each of the three."""
 _TARGETS: Final = (("6.0", "sm_50"), ("6.3", "sm_75"), ("8.0", "sm_90"))
 """PTX versions and the least hardware; the driver compiles for what is there."""
@@ -78,7 +79,7 @@ AGAIN:
 """
 
 
-class _Cuda:
+class Cuda:
     """The driver's API, with errors raised."""
 
     def __init__(self) -> None:
@@ -96,36 +97,45 @@ class _Cuda:
             raise NoRate(f"{function} answers {code}")
 
 
-def measure() -> dict[str, float]:
-    """Of the first visible device. Raises NoRate."""
-    cuda = _Cuda()
+@contextlib.contextmanager
+def context() -> Iterator[tuple[Cuda, ctypes.c_int]]:
+    """The first visible device, with a context of this process. Raises NoRate."""
+    cuda = Cuda()
     cuda.call("cuInit", 0)
     device = ctypes.c_int()
     cuda.call("cuDeviceGet", ctypes.byref(device), 0)
-    context = ctypes.c_void_p()
-    cuda.call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+    held = ctypes.c_void_p()
+    cuda.call("cuCtxCreate_v2", ctypes.byref(held), 0, device)
     try:
-        return {
-            "memory_bandwidth_gbps": _copy_rate(cuda) / 1e9,
-            "host_bandwidth_gbps": _host_rate(cuda) / 1e9,
-            "fp32_tflops": _arithmetic_rate(cuda, device) / 1e12,
-        }
+        yield cuda, device
     finally:
-        cuda.call("cuCtxDestroy_v2", context)
+        cuda.call("cuCtxDestroy_v2", held)
 
 
-def _allocate(cuda: _Cuda, size: int) -> ctypes.c_uint64:
+def measure() -> dict[str, float]:
+    """Of the first visible device. Raises NoRate."""
+    with context() as (cuda, device):
+        return {
+            "memory_bandwidth_gbps": copy_rate(cuda) / 1e9,
+            "host_bandwidth_gbps": _host_rate(cuda) / 1e9,
+            "fp32_tflops": arithmetic_rate(cuda, device) / 1e12,
+        }
+
+
+def _allocate(cuda: Cuda, size: int) -> ctypes.c_uint64:
     pointer = ctypes.c_uint64()
     cuda.call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
     return pointer
 
 
-def _copy_rate(cuda: _Cuda) -> float:
+def copy_rate(cuda: Cuda, budget_s: float = BUDGET_S) -> float:
     """Bytes per second, read and written."""
     source, target = _allocate(cuda, _COPY_BYTES), _allocate(cuda, _COPY_BYTES)
     try:
         seconds = _best(
-            cuda, lambda: cuda.call("cuMemcpyDtoD_v2", target, source, ctypes.c_size_t(_COPY_BYTES))
+            cuda,
+            lambda: cuda.call("cuMemcpyDtoD_v2", target, source, ctypes.c_size_t(_COPY_BYTES)),
+            budget_s,
         )
     finally:
         cuda.call("cuMemFree_v2", source)
@@ -133,14 +143,16 @@ def _copy_rate(cuda: _Cuda) -> float:
     return 2 * _COPY_BYTES / seconds
 
 
-def _host_rate(cuda: _Cuda) -> float:
+def _host_rate(cuda: Cuda) -> float:
     """Bytes per second from page-locked memory to the device."""
     host = ctypes.c_void_p()
     cuda.call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(_HOST_BYTES), 0)
     target = _allocate(cuda, _HOST_BYTES)
     try:
         seconds = _best(
-            cuda, lambda: cuda.call("cuMemcpyHtoD_v2", target, host, ctypes.c_size_t(_HOST_BYTES))
+            cuda,
+            lambda: cuda.call("cuMemcpyHtoD_v2", target, host, ctypes.c_size_t(_HOST_BYTES)),
+            BUDGET_S,
         )
     finally:
         cuda.call("cuMemFree_v2", target)
@@ -148,7 +160,7 @@ def _host_rate(cuda: _Cuda) -> float:
     return _HOST_BYTES / seconds
 
 
-def _arithmetic_rate(cuda: _Cuda, device: ctypes.c_int) -> float:
+def arithmetic_rate(cuda: Cuda, device: ctypes.c_int, budget_s: float = BUDGET_S) -> float:
     """FLOP per second."""
     count = ctypes.c_int()
     cuda.call("cuDeviceGetAttribute", ctypes.byref(count), _MULTIPROCESSORS, device)
@@ -165,13 +177,13 @@ def _arithmetic_rate(cuda: _Cuda, device: ctypes.c_int) -> float:
         cuda.call("cuLaunchKernel", function, *sizes, None, pointers, None)
 
     try:
-        seconds = _best(cuda, launch)
+        seconds = _best(cuda, launch, budget_s)
     finally:
         cuda.call("cuMemFree_v2", out)
     return 2.0 * _ACCUMULATORS * _UNROLLED * _ROUNDS * blocks * _THREADS / seconds
 
 
-def _function(cuda: _Cuda) -> ctypes.c_void_p:
+def _function(cuda: Cuda) -> ctypes.c_void_p:
     told = ""
     for version, target in _TARGETS:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -185,12 +197,12 @@ def _function(cuda: _Cuda) -> ctypes.c_void_p:
     raise NoRate(f"the driver compiles no kernel: {told}")
 
 
-def _best(cuda: _Cuda, work: Callable[[], None]) -> float:
+def _best(cuda: Cuda, work: Callable[[], None], budget_s: float) -> float:
     """Least seconds of several tries; the first, which warms up, does not count."""
     work()
     cuda.call("cuCtxSynchronize")
     best = float("inf")
-    end = time.perf_counter() + _BUDGET_S
+    end = time.perf_counter() + budget_s
     tries = 0
     while tries < 3 or time.perf_counter() < end:
         begin = time.perf_counter()

@@ -168,6 +168,8 @@ class Nvidia:
             self._take_start_error(getattr(error, "value", _UNKNOWN_ERROR), str(error))
             return False
         self._nvml = nvml
+        if not str(getattr(nvml, "__file__", "pynvml.py")).endswith("pynvml.py"):
+            _LOG.warning("%s shadows nvidia-ml-py: uninstall the package named pynvml", nvml.__file__)
         return True
 
     def _take_start_error(self, code: int, text: str) -> None:
