@@ -623,19 +623,26 @@ def queue_ahead(
 ) -> tuple[Assignment, ...]:
     """Short tasks for devices that are busy (or will be by `plans`): no slot need wait for a message.
 
-    Only tasks that ask for no more than a slot, and only while no group that comes first is left waiting:
-    a queued task holds nothing up for longer than AHEAD x SHORT_S.
+    Only tasks that ask for no more than a slot, only behind other short tasks, and only while no group that
+    comes first is left waiting: a queued task waits, and holds up, for no longer than AHEAD x SHORT_S.
     """
     given: dict[StepId, int] = defaultdict(int)
     held: dict[tuple[NodeId, str], int] = defaultdict(int)
+    slow: set[tuple[NodeId, str]] = set()
+    """Devices whose slots may not be free soon."""
+    short_steps = {group.step_id for group in groups if _takes_moments(group.mean_runtime_s)}
     for assignment in plans:
         given[assignment.step_id] += assignment.count
         for device_id in assignment.device_id.split(","):
             held[assignment.node_id, device_id] += assignment.count
+            if assignment.step_id not in short_steps:
+                slow.add((assignment.node_id, device_id))
     for node in nodes:
         for use in node.uses:
             for device_id in use.device_id.split(","):
                 held[node.id, device_id] += 1
+                if not _takes_moments(use.mean_runtime_s):
+                    slow.add((node.id, device_id))
     ahead: list[Assignment] = []
     left = limit - sum(assignment.count for assignment in plans)
     for group in sorted(groups, key=lambda g: (-g.priority, g.submitted_at, g.step_id)):
@@ -646,6 +653,8 @@ def queue_ahead(
             break
         for node in nodes:
             for device in _queueing_devices(group, node):
+                if (node.id, device.id) in slow:
+                    continue
                 room = device.slots * (1 + AHEAD) - held[node.id, device.id]
                 count = min(room, waiting, left)
                 if count <= 0:
@@ -668,8 +677,11 @@ def queue_ahead(
 def _is_short(group: Group) -> bool:
     demand = group.demand
     asks_for_a_slot_only = demand.cpus == 0 and demand.memory_mib == 0 and demand.gpus == 0
-    is_short = group.mean_runtime_s is not None and group.mean_runtime_s < SHORT_S
-    return is_short and asks_for_a_slot_only and group.max_running is None
+    return _takes_moments(group.mean_runtime_s) and asks_for_a_slot_only and group.max_running is None
+
+
+def _takes_moments(mean_runtime_s: float | None) -> bool:
+    return mean_runtime_s is not None and mean_runtime_s < SHORT_S
 
 
 def _queueing_devices(group: Group, node: NodeView) -> Sequence[Device]:

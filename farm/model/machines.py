@@ -159,6 +159,8 @@ class Use:
     cpus: float = 0
     memory_mib: int = 0
     vram_mib: int = 0
+    mean_runtime_s: float | None = None
+    """Of the tasks of its step that are done; None: not known yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

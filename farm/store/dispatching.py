@@ -161,7 +161,14 @@ def _demand(row: rows.Row) -> Demand:
 def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
     """What live attempts hold of each node."""
     query = (
-        sa.select(_ATTEMPT.c.node_id, _ATTEMPT.c.device_id, _STEP.c.demand, _STEP.c.vram_peak_mib)
+        sa.select(
+            _ATTEMPT.c.node_id,
+            _ATTEMPT.c.device_id,
+            _STEP.c.demand,
+            _STEP.c.vram_peak_mib,
+            _STEP.c.runtime_count,
+            _STEP.c.runtime_sum_s,
+        )
         .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
         .where(_ATTEMPT.c.state.in_(_LIVE))
     )
@@ -176,6 +183,7 @@ def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
                 cpus=row.demand["cpus"],
                 memory_mib=row.demand["memory_mib"],
                 vram_mib=vram_mib,
+                mean_runtime_s=row.runtime_sum_s / row.runtime_count if row.runtime_count else None,
             )
         )
     return held

@@ -12,7 +12,7 @@ CPU = Device(id="cpu", kind=DeviceKind.CPU, model="x", slots=2)
 BUSY = NodeView(
     id=NodeId("n1"),
     capabilities=Capabilities(cpus=2, memory_mib=1000, devices=(CPU,)),
-    uses=(Use(device_id="cpu"), Use(device_id="cpu")),
+    uses=(Use(device_id="cpu", mean_runtime_s=SHORT_S / 5),) * 2,
 )
 SHORT = Group(step_id=StepId(1), job_id=JobId(1), ready=100, mean_runtime_s=SHORT_S / 5)
 
@@ -23,14 +23,12 @@ def count(assignments: tuple[Assignment, ...]) -> int:
 
 def test_short_tasks_queue_on_a_busy_device_up_to_the_limit() -> None:
     assert count(queue_ahead([SHORT], [BUSY], (), limit=500)) == 2 * AHEAD
-    queued = replace(BUSY, uses=(Use(device_id="cpu"),) * (2 + 2 * AHEAD))
+    queued = replace(BUSY, uses=BUSY.uses[:1] * (2 + 2 * AHEAD))
     assert queue_ahead([SHORT], [queued], (), limit=500) == ()
 
 
 def test_what_was_planned_in_the_same_round_counts() -> None:
-    planned = Assignment(
-        step_id=StepId(1), job_id=JobId(1), node_id=NodeId("n1"), device_id="cpu", count=99
-    )
+    planned = Assignment(step_id=StepId(1), job_id=JobId(1), node_id=NodeId("n1"), device_id="cpu", count=99)
     assert queue_ahead([SHORT], [BUSY], (planned,), limit=500) == ()
 
 
@@ -43,6 +41,18 @@ def test_long_unknown_and_demanding_tasks_do_not_queue() -> None:
         replace(SHORT, max_running=5),
     ):
         assert queue_ahead([group], [BUSY], (), limit=500) == ()
+
+
+def test_no_short_task_queues_behind_one_that_may_be_long() -> None:
+    for mean_runtime_s in (None, SHORT_S * 2):
+        long = Use(device_id="cpu", mean_runtime_s=mean_runtime_s)
+        assert queue_ahead([SHORT], [replace(BUSY, uses=(BUSY.uses[0], long))], (), limit=500) == ()
+        planned = Assignment(
+            step_id=StepId(2), job_id=JobId(2), node_id=NodeId("n1"), device_id="cpu", count=1
+        )
+        group = Group(step_id=StepId(2), job_id=JobId(2), ready=1, mean_runtime_s=mean_runtime_s)
+        half = replace(BUSY, uses=BUSY.uses[:1])
+        assert queue_ahead([SHORT, group], [half], (planned,), limit=500) == ()
 
 
 def test_nothing_queues_past_a_group_that_comes_first_and_waits() -> None:
