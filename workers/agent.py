@@ -32,8 +32,9 @@ from typing import IO, Any
 import farm
 from farm.broker.publisher import Publisher
 from farm.errors import FarmError, UserError
+from farm.model.attempts import DeviceUsage
 from farm.model.ids import AttemptId, NodeId
-from farm.model.machines import Capabilities
+from farm.model.machines import Capabilities, Device
 from farm.model.states import Outcome
 from farm.settings import Settings, inherited_environment
 from farm.text import clean, plural
@@ -72,6 +73,8 @@ _LOG = logging.getLogger(__name__)
 _LET_THROUGH = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "USER", "LOGNAME")
 """Variables that renderers see of the agent's own. Never the broker's address or a token."""
 _BUSY_TICK_S = 0.25
+_LONG_ENOUGH_S = 5.0
+"""An attempt on a GPU that was never busy in this time did not use it."""
 _REAP_S = 5.0
 _LAST_WORDS_S = 3.0
 """How long a stopping agent waits for the broker to take its last reports."""
@@ -84,7 +87,6 @@ class _Parts:
     """What the supervisor works with, once the machine has been looked at."""
 
     core: Lifecycle
-    capabilities: Capabilities
     environment: dict[str, str]
     sender: Sender
     scribe: Scribe
@@ -182,6 +184,8 @@ class _Supervisor:
         self._host_command = host_command
         self._given_capabilities = capabilities
         self._parts: _Parts | None = None
+        self._capabilities = Capabilities()
+        """Replaced whole when devices change, which another thread does."""
         self._inbox: deque[lifecycle.Event] = deque()
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
@@ -242,6 +246,14 @@ class _Supervisor:
             case TidyJob():
                 self._errands.add(partial(_tidy, control))
 
+    def _devices_changed(self, gpus: tuple[Device, ...]) -> None:
+        if self._parts is None:
+            return
+        with_slots = machine.with_gpus(self._capabilities, gpus, self._settings)
+        self._capabilities = with_slots
+        slots = {device.id: device.slots for device in with_slots.devices}
+        self.post(lifecycle.DevicesChanged(slots=slots))
+
     def _park(self, body: bytes) -> None:
         if self._parts is not None:
             self._parts.sender.park(body)
@@ -278,6 +290,7 @@ class _Supervisor:
             if shim is not None:
                 environment["PATH"] += os.pathsep + str(shim)
             capabilities = machine.capabilities(settings, providers, software)
+        self._capabilities = capabilities
         sender = Sender(
             self._node_id,
             self._session,
@@ -314,6 +327,7 @@ class _Supervisor:
             on_fault=lambda device_id, reason: self.post(
                 lifecycle.DeviceFailed(device_id=device_id, reason=reason)
             ),
+            on_devices=self._devices_changed,
         )
         telemetry.start()
         scribe.start()
@@ -327,7 +341,6 @@ class _Supervisor:
         )
         return _Parts(
             core=core,
-            capabilities=capabilities,
             environment=environment,
             sender=sender,
             scribe=scribe,
@@ -448,7 +461,7 @@ class _Supervisor:
                 boot_id=self._boot_id,
                 sequence=instruction.sequence,
                 attempts=instruction.attempts,
-                capabilities=parts.capabilities if instruction.is_full else None,
+                capabilities=self._capabilities if instruction.is_full else None,
                 loads=parts.gauges.loads + parts.telemetry.loads,
                 disk_free_mib=parts.gauges.disk_free_mib,
                 is_draining=instruction.is_draining,
@@ -496,7 +509,7 @@ class _Supervisor:
             HostRun(
                 script=instruction.script,
                 order=order,
-                environment=device_environment(parts.capabilities, order.device_id),
+                environment=device_environment(self._capabilities, order.device_id),
                 allowed_roots=tuple(str(root) for root in self._settings.allowed_roots),
             )
         )
@@ -522,7 +535,9 @@ class _Supervisor:
                 self._attempt_on.pop(host.host_id, None)
                 self._devices_of.pop(message.attempt_id, None)
                 usage, probe = parts.telemetry.end(message.attempt_id)
-                finished = replace(message, usage=usage, probe=probe)
+                finished = replace(
+                    message, usage=usage, probe=probe, warnings=(*message.warnings, *doubts_of(usage))
+                )
                 self._handle(parts, lifecycle.HostFinished(host_id=host.host_id, finished=finished))
             case HostReady():
                 self._handle(parts, lifecycle.HostReady(host_id=host.host_id))
@@ -545,6 +560,13 @@ class _Supervisor:
             self.post(lifecycle.HostDied(host_id=host_id, reason=reason))
 
         threading.Thread(target=look, name=f"undertaker-{host_id}", daemon=True).start()
+
+
+def doubts_of(usage: DeviceUsage | None) -> tuple[str, ...]:
+    """A warning about an attempt that held a GPU and seems not to have used it."""
+    if usage is None or usage.busy is None or usage.busy > 0 or usage.seconds < _LONG_ENOUGH_S:
+        return ()
+    return (f"{usage.device_model} was never busy: was this rendered on the CPU?",)
 
 
 class _Errands:

@@ -89,6 +89,14 @@ def capabilities(
     )
 
 
+def with_gpus(before: Capabilities, gpus: Sequence[Device], settings: Settings) -> Capabilities:
+    """The machine with other GPUs than before; those it had already stay as they are."""
+    known = {device.id: device for device in before.devices}
+    cpu = tuple(device for device in before.devices if device.kind is DeviceKind.CPU)
+    fresh = with_measurements(gpus, (), settings.state_dir, measures=False)
+    return replace(before, devices=(*cpu, *(known.get(d.id) or _shared(d, settings) for d in fresh)))
+
+
 def look_at_gpus(
     settings: Settings,
 ) -> tuple[tuple[Device, ...], tuple[str, ...], tuple[str, ...], str]:

@@ -143,6 +143,14 @@ class DeviceFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesChanged:
+    """The node has other devices now: a GPU was cut up anew."""
+
+    slots: Mapping[str, int]
+    """As in Rules."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostReady:
     host_id: int
 
@@ -189,6 +197,7 @@ Event = (
     | HelloAsked
     | LoadsChanged
     | DeviceFailed
+    | DevicesChanged
     | HostReady
     | HostStarted
     | HostFinished
@@ -435,6 +444,8 @@ class Lifecycle:
                 self._heartbeat_soon(now)
             case DeviceFailed(device_id=device_id, reason=reason):
                 self._device_failed(device_id, reason, now, out)
+            case DevicesChanged(slots=slots):
+                self._devices_changed(slots, now, out)
             case BrokerConnected():
                 self._backlog_until = now + BACKLOG_S
                 self._heartbeat(now, out)
@@ -512,7 +523,7 @@ class Lifecycle:
         """Give free slots to waiting attempts."""
         for device_id, line in self._waiting.items():
             parts = device_id.split(",")
-            while line and all(self._busy.get(part, 0) < self.rules.slots[part] for part in parts):
+            while line and all(self._busy.get(part, 0) < self.rules.slots.get(part, 0) for part in parts):
                 held = self.held.get(line.popleft())
                 if held is None or held.phase is not Phase.QUEUED or held.script is None:
                     continue  # ended while it waited
@@ -730,6 +741,16 @@ class Lifecycle:
             self._stop(held, outcome, self._cannot_use([device_id]), grace_s, now, out)
         self._heartbeat_soon(now)
         self._fill(now, out)
+
+    def _devices_changed(self, slots: Mapping[str, int], now: float, out: list[Instruction]) -> None:
+        for device_id in self.rules.slots.keys() - slots.keys():
+            self._device_failed(device_id, "it is there no more", now, out)
+            # An instance that is cut the same way again may have the name that it had.
+            del self._failed[device_id]
+            self._waiting.pop(device_id, None)
+        self.rules = replace(self.rules, slots=dict(slots))
+        self._has_said_hello = False
+        self._heartbeat(now, out)
 
     def _answered(self, answer: HeartbeatAnswer, now: float, out: list[Instruction]) -> None:
         sent_at = self._sent_at.get(answer.sequence)

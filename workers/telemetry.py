@@ -20,7 +20,7 @@ from farm.model.ids import AttemptId
 from farm.model.machines import Device, DeviceKind, DeviceLoad
 from farm.model.probes import Probe, ProbeSample
 from workers.gpu import health
-from workers.gpu.provider import GpuProvider, Sample
+from workers.gpu.provider import GONE, GpuProvider, Sample
 
 _LOG = logging.getLogger(__name__)
 PERIOD_S: Final = 1.0
@@ -28,6 +28,8 @@ PROBE_PERIOD_S: Final = 0.5
 PROCESSES_S: Final = 10.0
 HOLD_S: Final = 30.0
 """A complaint counts for this long after it was last seen: throttling comes and goes by the second."""
+ENUMERATE_S: Final = 60.0
+"""GPUs may be cut up anew under a running agent; nothing tells of new instances."""
 SILENT_S: Final = 15.0
 """A driver that has not answered for this long is taken to be wedged."""
 
@@ -65,15 +67,19 @@ class Telemetry:
         own_pids: Callable[[], frozenset[int] | None] = lambda: None,
         on_change: Callable[[], None] = lambda: None,
         on_fault: Callable[[str, str], None] = lambda device_id, reason: None,
+        on_devices: Callable[[tuple[Device, ...]], None] = lambda devices: None,
         period_s: float = PERIOD_S,
     ) -> None:
         """devices: what the providers enumerated, as the farm knows it. on_change: something crossed a
-        threshold; on_fault(device_id, reason): a device is lost; both from the telemetry's thread."""
+        threshold; on_fault(device_id, reason): a device is lost; on_devices: there are others now, as the
+        providers tell them; all from the telemetry's thread."""
         self._providers = providers
         self._devices = {device.id: device for device in devices if device.kind is not DeviceKind.CPU}
         self._own_pids = own_pids
         self._on_change = on_change
         self._on_fault = on_fault
+        self._on_devices = on_devices
+        self._enumerated_at = time.monotonic()
         self._period_s = period_s
         self._lock = threading.Lock()
         self._loads: dict[str, DeviceLoad] = {}
@@ -182,11 +188,34 @@ class Telemetry:
             for watched in self._watched.values():
                 _use(watched, samples, self._sharing(), time.monotonic(), self._foreign)
             self._polled_at = time.monotonic()
+        is_gone = any(reason.startswith(GONE) for reason in fresh.values())
+        if is_gone or now - self._enumerated_at >= ENUMERATE_S:
+            self._enumerate()
         for device_id, reason in fresh.items():
-            _LOG.error("%s (%s): %s", self._devices[device_id].model, device_id, reason)
-            self._on_fault(device_id, reason)
+            _LOG.error("%s: %s", device_id, reason)
+            if device_id in self._devices:
+                self._on_fault(device_id, reason)
         if changed or fresh:
             self._on_change()
+
+    def _enumerate(self) -> None:
+        """Look whether there are other devices now. One that is only not found, or lost, stays listed."""
+        self._enumerated_at = time.monotonic()
+        found = {device.id: device for provider in self._providers for device in provider.devices()}
+        gone = {i for i, reason in self._faults.items() if reason.startswith(GONE)}
+        gone |= {device.parent_id for device in found.values() if device.parent_id is not None}
+        missing = self._devices.keys() & gone - found.keys()
+        new = found.keys() - self._devices.keys()
+        if not missing and not new:
+            return
+        with self._lock:
+            kept = {i: device for i, device in self._devices.items() if i not in missing}
+            self._devices = kept | {i: found[i] for i in found if i in new}
+            for device_id in missing:
+                self._loads.pop(device_id, None)
+                self._signs.pop(device_id, None)
+                self._faults.pop(device_id, None)
+        self._on_devices(tuple(self._devices.values()))
 
     def look_at_processes_next(self) -> None:
         """With the next poll, not only when it is due."""

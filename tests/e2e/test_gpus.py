@@ -23,7 +23,7 @@ NODES = {
     "agent2": node(board("h100", 0, "pair"), board("h100", 1, "pair")),
     "agent3": node(board("l40s", 0, "lone")),
 }
-POOLS = {"agent0": "mix", "agent1": "mig", "agent2": "pair", "agent3": "lone"}
+POOLS = {"agent0": "mix", "agent1": "mig", "agent2": "pair", "agent3": "lone", "agent4": "broken"}
 HURRY = {"FARM_HEARTBEAT_S": "0.5", "FARM_KILL_GRACE_S": "0.2", "FARM_POLICY": "fitness"}
 
 
@@ -213,3 +213,34 @@ def test_a_gpu_lost_in_mid_render_is_drained_and_its_task_migrates(farm: GpuFarm
     later = farm.submit_script("pair", "true", tasks=3)
     assert farm.wait_for_job(later) == "done"
     assert {a["device_id"] for a in farm.attempts(later)} == {well}
+
+
+def test_a_gpu_that_is_cut_anew_brings_its_new_instances(farm: GpuFarm) -> None:
+    driver = farm.drivers["agent1"]
+    cut = driver.fixture["gpu"][0]["mig"]
+    new = {**cut[1], "uuid": "MIG-mig-anew"}
+    driver.change(0, mig={0: cut[0], 1: {**cut[1], "uuid": None}, 2: new})
+
+    def ids() -> list[str]:
+        answer = farm.get(f"/nodes/agent1-{farm.port}")
+        return [device["id"] for device in answer["capabilities"]["devices"]]
+
+    wait_until(lambda: ids() == ["cpu", "MIG-mig-0000-0", "MIG-mig-anew"], "the new instance")
+    job_id = farm.submit_script("mig", "sleep 1", tasks=2)
+    assert farm.wait_for_job(job_id) == "done"
+    assert {a["device_id"] for a in farm.attempts(job_id)} == {"MIG-mig-0000-0", "MIG-mig-anew"}
+
+
+def test_a_node_whose_driver_needs_a_reboot_takes_no_work_and_says_so(farm: GpuFarm) -> None:
+    fixture = node(board("l40s"), init={"error": "LIB_RM_VERSION_MISMATCH"})
+    library = farm.drivers["agent0"].library
+    farm.drivers["agent4"] = FakeDriver(library=library, path=farm.folder / "agent4.nvml", fixture=fixture)
+    farm.start_agent(4)
+
+    def state() -> str:
+        known = {n["id"]: n for n in farm.get("/nodes")["items"]}
+        answer = known.get(f"agent4-{farm.port}")
+        return f"{answer['state']}: {answer['reason']}" if answer else ""
+
+    wait_until(lambda: state().startswith("draining") and "reboot" in state(), "the node drains itself")
+    assert "reboot" in farm.farm("nodes")

@@ -34,10 +34,11 @@ class Told:
         self.now = list(samples)
         self.told: dict[str, str] = {}
         self.node_fault = ""
+        self.there: tuple[Device, ...] = ()
         self.clock = time.monotonic()
 
     def devices(self) -> tuple[Device, ...]:
-        return ()
+        return self.there
 
     def samples(self, *, with_processes: bool) -> tuple[Sample, ...]:
         self.clock += 1.0
@@ -52,12 +53,14 @@ class Heard:
     def __init__(self, provider: Told, *devices: Device, own: frozenset[int] | None = None) -> None:
         self.changes = 0
         self.faults: list[tuple[str, str]] = []
+        self.devices: list[str] = []
         self.telemetry = Telemetry(
             [provider],
             devices or (gpu(),),
             own_pids=lambda: own,
             on_change=self.changed,
             on_fault=lambda device_id, reason: self.faults.append((device_id, reason)),
+            on_devices=lambda devices: self.devices.extend(device.id for device in devices),
         )
 
     def changed(self) -> None:
@@ -235,6 +238,32 @@ def test_an_exclusive_device_that_another_process_has_is_closed() -> None:
     alone = Heard(Told(sample(compute_mode=3, processes=())), own=frozenset({1}))
     alone.telemetry.poll()
     assert alone.telemetry.loads[0].closed == ""
+
+
+def test_a_gpu_that_is_cut_anew_is_looked_at_anew() -> None:
+    provider = Told(sample(), replace(sample(), device_id="MIG-old"))
+    heard = Heard(provider, gpu(), gpu("MIG-old"))
+    heard.telemetry.poll()
+    provider.now[1] = Sample(device_id="MIG-old", fault="gone: the GPU was cut up anew")
+    provider.there = (gpu("MIG-new"),)
+    heard.telemetry.poll()
+    assert heard.devices == ["GPU-1", "MIG-new"], "a GPU that is only not found stays"
+    assert heard.faults == []
+    assert [load.device_id for load in heard.telemetry.loads] == ["GPU-1"]
+
+
+def test_new_instances_are_found_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.telemetry.ENUMERATE_S", 0.0)
+    provider = Told(sample())
+    heard = Heard(provider, gpu())
+    provider.there = (gpu(), gpu("MIG-new"))
+    heard.telemetry.poll()
+    assert heard.devices == ["GPU-1", "MIG-new"]
+    heard.telemetry.poll()
+    assert len(heard.devices) == 2, "told once"
+    provider.there = (gpu("MIG-part", parent_id="GPU-1"),)
+    heard.telemetry.poll()
+    assert heard.devices[2:] == ["MIG-new", "MIG-part"], "its parts stand in for a GPU"
 
 
 def test_a_wedged_driver_closes_its_devices_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import psutil
 from farm.model.machines import Device, DeviceKind
 from farm.text import clean
 from workers.gpu import catalogue, peaks
-from workers.gpu.provider import Process, Sample
+from workers.gpu.provider import GONE, Process, Sample
 
 _LOG = logging.getLogger(__name__)
 _MIB: Final = 1024 * 1024
@@ -394,7 +394,7 @@ class Nvidia:
             return self._read(device_id, known, with_processes)
         except _Fault as fault:
             if fault.code == _INVALID_ARGUMENT:
-                return Sample(device_id=device_id, fault="gone: the GPU was cut up anew")
+                return Sample(device_id=device_id, fault=f"{GONE}: the GPU was cut up anew")
             return Sample(device_id=device_id, fault=str(fault))
 
     def _read(self, device_id: str, known: _Known, with_processes: bool) -> Sample:
@@ -611,7 +611,7 @@ class Nvidia:
             if code in (_UNINITIALIZED, _DRIVER_NOT_LOADED):
                 raise _Fault(code, "lost: the driver was unloaded") from error
             if may_be_gone and code in (_INVALID_ARGUMENT, _NOT_FOUND):
-                raise _Fault(_INVALID_ARGUMENT, "gone") from error
+                raise _Fault(_INVALID_ARGUMENT, GONE) from error
             if known is not None and code in (3, 13):  # not supported, function not found: for good
                 known.cannot.add(function)
             return None

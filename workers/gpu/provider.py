@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from farm.model.machines import Device
+
+GONE: Final = "gone"
+"""How the fault of a device begins that is there no more, such as an instance of a GPU that was cut anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
