@@ -1,9 +1,9 @@
 """No renderer outlives its attempt: how a session host is started, and how it ends what is left.
 
-Best: the host is process 1 of a PID namespace, so that its death, or its parent's, ends everything in there,
-`setsid` and double forks included. Where the system allows no namespace, the host is a *subreaper*: orphans
-become its children and it finds them, but when it is itself killed with SIGKILL they live on, and the agent
-ends them by their environment tag (`workers/processes.py`).
+Best: the host lives in a PID namespace of its own, below a process 1 that collects orphans (`become_init`):
+the death of either, or of the host's parent, ends everything in there, `setsid` and double forks included.
+Where the system allows no namespace, the host is a *subreaper*: orphans become its children and it finds
+them, but when it is itself killed with SIGKILL they live on, and the agent ends them by their environment tag (`workers/processes.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PROBE_TIMEOUT_S = 10.0
 _FIRST_WAIT_S = 0.0005
 _LONGEST_WAIT_S = 0.05
+SHELL_SIGNAL_BASE = 128
+"""Process 1 tells by an exit status above this that a signal ended the host."""
 _PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 HOST_MODULE = "workers.session_host"
@@ -88,16 +90,46 @@ def host_command(python: str, containment: Containment | None = None) -> list[st
     return [*_PREFIXES[containment or probe()], python, "-m", HOST_MODULE]
 
 
+_is_alone = False
+"""Whether all processes of this PID namespace but process 1 and this one are the host's to end."""
+
+
+def become_init() -> None:
+    """Where this is process 1: let a child be the host, and collect orphans until it ends. Call it first.
+
+    An orphan that nobody collects looks alive to a script that asks for its number, and waits for its end.
+    The host itself cannot do it: a library that waits for a process of its own would find nothing.
+    """
+    global _is_alone
+    if os.getpid() != 1:
+        return
+    host = os.fork()
+    if host == 0:
+        _is_alone = True
+        return
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(null, descriptor)  # the host alone speaks with the agent
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == host:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else SHELL_SIGNAL_BASE - code)
+
+
 def become_reaper() -> None:
     """Called by a host when it starts: make orphans of its renderers its own children."""
-    if os.getpid() != 1:
+    if not _is_alone:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants() -> list[int]:
     """Every process that the host answers for, itself excepted."""
-    if os.getpid() == 1:
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
+    if _is_alone:
+        ours = ("1", str(os.getpid()))
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name not in ours]
     found = []
     parents = [os.getpid()]
     while parents:
@@ -117,6 +149,18 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def is_busy() -> bool:
+    """Whether a descendant computes, or waits for a disk."""
+    for pid in descendants():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:  # gone meanwhile
+            continue
+        if stat.rpartition(")")[2].split()[0] in "RD":
+            return True
+    return False
+
+
 def resident_mib() -> int:
     """Memory that the host's descendants hold now, shared pages counted once for each."""
     pages = 0
@@ -129,7 +173,7 @@ def resident_mib() -> int:
 
 
 def reap() -> None:
-    """Collect dead orphans. Not while somebody else waits for a child: it would find nothing."""
+    """Collect dead children. Not while somebody else waits for a child: it would find nothing."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -146,11 +190,12 @@ def kill_leftovers(limit_s: float = 10.0) -> str:
     wait_s = _FIRST_WAIT_S
     while True:
         try:
-            # A descendant that is no child of ours has a living ancestor that is: no child, no descendant.
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            return ""
+            # A descendant that is no child of ours has a living ancestor that is, unless process 1 took it.
+            if not _is_alone or not descendants():
+                return ""
         _kill_all()
         if time.monotonic() > deadline:
             return _describe_survivor()
@@ -159,9 +204,9 @@ def kill_leftovers(limit_s: float = 10.0) -> str:
 
 
 def _kill_all() -> None:
-    if os.getpid() == 1:
+    if _is_alone:
         try:
-            os.kill(-1, signal.SIGKILL)  # all of this namespace, but process 1
+            os.kill(-1, signal.SIGKILL)  # all of this namespace, but process 1 and this one
         except ProcessLookupError:
             pass
         return

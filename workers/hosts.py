@@ -15,6 +15,7 @@ from typing import Any
 
 from farm.text import clean
 from farm.wire.messages import FromHost, UnknownMessage, dump, load
+from workers.containment import SHELL_SIGNAL_BASE
 
 _LOG = logging.getLogger(__name__)
 _MOST_LINE_BYTES = 16 * 1024 * 1024
@@ -101,11 +102,12 @@ class HostProcess:
             self.kill()
             self._process.wait()
             return "it closed its output and did not exit"
-        if code < 0:
+        number = -code if code < 0 else code - SHELL_SIGNAL_BASE
+        if number > 0:
             try:
-                return f"killed by {signal.Signals(-code).name}"
+                return f"killed by {signal.Signals(number).name}"
             except ValueError:
-                return f"killed by signal {-code}"
+                return f"killed by signal {number}"
         return f"exit status {code}"
 
     def _write(self) -> None:

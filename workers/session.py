@@ -47,6 +47,9 @@ EXIT_AFTER_STOP_LIMIT_S = 5.0
 """For all `onExit` together when the attempt is being stopped: somebody waits for the slot."""
 _SETTLE_S = 0.3
 """When entering environments has left a process behind: a daemon needs a moment until it listens."""
+_SETTLE_LIMIT_S = 2.0
+"""A busy machine gives it no time to start: longer, as long as it is at work."""
+_SETTLE_POLL_S = 0.05
 _CALLBACK_LIMIT_S = 5.0
 """For the libraries to notice that a killed process has ended."""
 _BUFFERED_LINES = 1000
@@ -278,7 +281,10 @@ class _Run:
                 return self._ending(refusal=(outcome, f"environment {environment.name}: {reason}"))
         containment.reap()
         if self._environments and containment.descendants():
+            deadline = time.monotonic() + _SETTLE_LIMIT_S
             time.sleep(_SETTLE_S)
+            while containment.is_busy() and time.monotonic() < deadline:
+                time.sleep(_SETTLE_POLL_S)
         return None
 
     def _enter(

@@ -409,6 +409,7 @@ def _ignore(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> NoReturn:
     """Entry point of `python -m workers.session_host`."""
+    containment.become_init()
     agent = _private_streams()
     logging.basicConfig(level=logging.WARNING, format="session host: %(message)s", stream=sys.stderr)
     for number in (signal.SIGINT, signal.SIGHUP):

@@ -270,7 +270,8 @@ def test_a_renderer_that_the_kernel_kills_for_its_memory_is_told_apart(memory_gr
         (memory_group / "cgroup.procs").write_text(str(_inner_pid(driver.process.pid)))
         finished = driver.run(make_run(renderer_template("eat", "600"), "oom-1"))
         assert finished.outcome is Outcome.OUT_OF_MEMORY
-        assert finished.reason == "python was killed by the kernel: out of memory"
+        program = Path(sys.executable).name
+        assert finished.reason == f"{program} was killed by the kernel: out of memory"
         again = driver.run(make_run(renderer_template("kill", "9"), "oom-2"))
         assert again.outcome is Outcome.JOB_ERROR
 
@@ -635,6 +636,36 @@ def test_a_daemon_that_an_environment_starts_serves_the_task(host: HostDriver, t
     run = make_run(template, "session-8", task_parameters={"Frame": ("INT", "7")}, timeout_s=10)
     assert host.run(run).outcome is Outcome.SUCCEEDED
     assert outer_pids("session-8") == []
+
+
+def test_a_daemon_that_takes_long_to_start_is_waited_for_while_it_is_at_work(
+    host: HostDriver, tmp_path: Path
+) -> None:
+    answer, script = tmp_path / "answer", tmp_path / "daemon.py"
+    script.write_text(
+        "import pathlib, signal, time\n"
+        "end = time.monotonic() + 0.9\n"
+        "while time.monotonic() < end: pass\n"
+        f"signal.signal(signal.SIGUSR1, lambda *_: pathlib.Path({str(answer)!r}).touch())\n"
+        "while True: time.sleep(60)\n"
+    )
+    enter = f"{sys.executable} {script} >/dev/null 2>&1 & echo openjd_env: DAEMON=$!"
+    task = f"kill -USR1 $DAEMON; while ! [ -e {answer} ]; do kill -0 $DAEMON || exit 7; sleep 0.01; done"
+    template = _session_template(tmp_path / "log", task, enter=enter)
+    run = make_run(template, "session-9", task_parameters={"Frame": ("INT", "7")}, timeout_s=10)
+    assert host.run(run).outcome is Outcome.SUCCEEDED
+
+
+def test_an_orphan_that_has_ended_is_gone_for_a_script_that_waits_for_it(
+    host: HostDriver, tmp_path: Path
+) -> None:
+    if containment.probe() is Containment.SUBREAPER:
+        pytest.skip("needs a PID namespace")
+    wait = "while kill -0 $DAEMON; do sleep 0.01; done"
+    enter = "sh -c 'sleep 0.5 & echo openjd_env: DAEMON=$!' 2>&1"
+    template = _session_template(tmp_path / "log", wait, enter=enter)
+    run = make_run(template, "session-10", task_parameters={"Frame": ("INT", "7")}, timeout_s=5)
+    assert host.run(run).outcome is Outcome.SUCCEEDED
 
 
 def test_a_cancelled_session_exits_its_environments_and_leaves_no_daemon(
