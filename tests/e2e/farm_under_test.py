@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -10,13 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+import pytest
 
+import farm.main
 from tests.e2e.services import free_port
 from tests.waiting import wait_until
 
@@ -65,11 +69,23 @@ class FarmUnderTest:
         )
 
     def farm(self, *arguments: str, cwd: Path | None = None) -> str:
-        """The same, and it must succeed; returns its standard output."""
-        done = self.try_farm(*arguments, cwd=cwd)
-        if done.returncode != 0:
-            raise AssertionError(f"farm {arguments} ended with {done.returncode}: {done.stdout}{done.stderr}")
-        return done.stdout
+        """The same in this process, which saves a Python's start; it must succeed. Returns its output."""
+        out, error = io.StringIO(), io.StringIO()
+        environment = self.environment("server")
+        environment.pop("FARM_DATABASE_URL")
+        environment.pop("FARM_BROKER_URL")
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
+            for name in set(os.environ) - set(environment):
+                patch.delenv(name)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            patch.chdir(cwd or self.folder)
+            status = farm.main.main(arguments)
+        if status != 0:
+            raise AssertionError(
+                f"farm {arguments} ended with {status}: {out.getvalue()}{error.getvalue()}\n{self.logs()}"
+            )
+        return out.getvalue()
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -184,6 +200,12 @@ class FarmUnderTest:
         for path in sorted(self.folder.glob("*.log")):
             told.append(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}")
         return "\n".join(told)
+
+
+def run(*command: str | Path) -> None:
+    """Run a program to its good end."""
+    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=100, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode(errors="replace")
 
 
 def processes_with(text: str) -> list[psutil.Process]:

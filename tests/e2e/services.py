@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,17 +63,13 @@ class PrivatePostgres:
         if not found:
             missing("PostgreSQL", "its server programs are not installed")
         self._bin = found[-1].parent
-        data = self.folder / "data"
-        data.mkdir(parents=True)
+        # Not below pytest's own directories: each pytest that starts closes them to others, nobody included.
+        self._data = data = Path(tempfile.mkdtemp(prefix="farm-test-postgres-"))
         # The server refuses to run as root.
         self._as_user: list[str] = []
         if os.geteuid() == 0:
             self._as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
             shutil.chown(data, "nobody", "nogroup")
-            for parent in [data, *data.parents]:
-                if parent == Path("/tmp") or parent == Path("/"):
-                    break
-                parent.chmod(parent.stat().st_mode | 0o011)
         subprocess.run(
             [*self._as_user, str(self._bin / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"],
             check=True,
@@ -87,7 +84,7 @@ class PrivatePostgres:
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self._as_user, str(self._bin / "postgres"), "-D", str(self.folder / "data")],
+                [*self._as_user, str(self._bin / "postgres"), "-D", str(self._data)],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -122,6 +119,10 @@ class PrivatePostgres:
             self.process.wait(10)
             wait_until(lambda: not any(map(_is_alive, backends)), "the end of PostgreSQL's backends")
             self.process = None
+
+    def remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self._data, ignore_errors=True)
 
 
 def _is_alive(process: psutil.Process) -> bool:

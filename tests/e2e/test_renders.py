@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,13 @@ import OpenImageIO
 import pytest
 
 from tests.conftest import missing
-from tests.e2e.farm_under_test import FarmUnderTest
+from tests.e2e.farm_under_test import FarmUnderTest, run
 from tests.e2e.marked_jobs import renderer
 from tests.e2e.marked_renderer import whose
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.renderer]
 
-SCENES = Path(__file__).parents[1] / "plugins" / "scenes.py"
 SIZE = ("+W64", "+H36", "+WT1")
 BALL = """
 camera { location <0, 0, -4> look_at 0 }
@@ -30,22 +28,12 @@ sphere { <clock * 2 - 1, 0, 0>, 1 pigment { bozo color_map { [0 rgb <1, clock, 0
 
 
 @pytest.fixture(scope="module")
-def blender(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the scenes, which has blanks and other letters in its name."""
-    if shutil.which("blender") is None:
-        missing("Blender", "it is not installed")
-    directory = tmp_path_factory.mktemp("schöne Szenen")
-    run("blender", "-b", "--factory-startup", "--python-exit-code", "3", "-P", SCENES, "--", directory)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def by_hand(blender: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def by_hand(blender_scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Frames 0 to 3 of two scenes, each rendered by one plain Blender: `small_0001.png` ..."""
     directory = tmp_path_factory.mktemp("hand")
     for name in ("small", "textures"):
         where = ("-o", directory / f"{name}_####", "-F", "PNG", "-f", "0..3")
-        run("blender", "-b", blender / f"{name}.blend", *where)
+        run("blender", "-b", blender_scenes / f"{name}.blend", *where)
     check_different(directory / "small_0001.png", directory / "small_0003.png")
     return directory
 
@@ -68,11 +56,6 @@ def povray_by_hand(povray: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     run("povray", f"+I{directory}/ball.pov", *SIZE, "-D", "+KFI1", "+KFF5", f"+O{directory}/f.png")
     check_different(directory / "f1.png", directory / "f5.png")
     return directory
-
-
-def run(*command: str | Path) -> None:
-    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
 
 
 def check_equal(one: Path, other: Path) -> None:
@@ -108,7 +91,7 @@ def failure(farm: FarmUnderTest, job_id: int) -> Failure:
 
 
 def test_blender_frames_equal_those_rendered_by_hand(
-    facility: FarmUnderTest, blender: Path, by_hand: Path, tmp_path: Path
+    facility: FarmUnderTest, blender_scenes: Path, by_hand: Path, tmp_path: Path
 ) -> None:
     directory = tmp_path / "ö ü"
     jobs = {}
@@ -116,7 +99,7 @@ def test_blender_frames_equal_those_rendered_by_hand(
     for name, wanted in frames.items():
         target = directory / f"{name} {{b}} % é_####.png"
         jobs[name] = facility.submit(
-            str(blender / f"{name}.blend"),
+            str(blender_scenes / f"{name}.blend"),
             *("--frames", f"1-{wanted[-1]}", "--name", f"Öde {name} 🎬", "--output", str(target)),
         )
     for name, job_id in jobs.items():
@@ -143,14 +126,14 @@ def test_povray_frames_equal_those_rendered_by_hand(
 
 def test_chunked_frames_equal_those_rendered_by_hand(
     facility: FarmUnderTest,
-    blender: Path,
+    blender_scenes: Path,
     by_hand: Path,
     povray: Path,
     povray_by_hand: Path,
     tmp_path: Path,
 ) -> None:
     target = ("--chunk-size", "3", "--output", str(tmp_path / "####.png"))
-    in_blender = facility.submit(str(blender / "small.blend"), "--frames", "0-3", *target)
+    in_blender = facility.submit(str(blender_scenes / "small.blend"), "--frames", "0-3", *target)
     target = ("--chunk-size", "3", "--output", str(tmp_path / "#.png"))
     in_povray = facility.submit(str(povray), "--frames", "1-5", *target, "--", *SIZE)
     for job_id in (in_blender, in_povray):
@@ -163,31 +146,31 @@ def test_chunked_frames_equal_those_rendered_by_hand(
 
 
 def test_a_missing_texture_is_reported_on_the_task(
-    facility: FarmUnderTest, blender: Path, tmp_path: Path
+    facility: FarmUnderTest, blender_scenes: Path, tmp_path: Path
 ) -> None:
-    scene = str(blender / "no texture.blend")
+    scene = str(blender_scenes / "no texture.blend")
     job_id = facility.submit(scene, "--frames", "1", "--output", str(tmp_path / "####.png"))
     assert facility.wait_for_job(job_id) == "done"
     (task,) = tasks(facility, job_id)
-    assert task["warnings"] == [f"missing image 'wood': {blender}/textures/wood.png"]
+    assert task["warnings"] == [f"missing image 'wood': {blender_scenes}/textures/wood.png"]
     assert "wood.png" in facility.farm("tasks", str(job_id))
 
 
 def test_what_can_never_work_fails_at_once_and_says_why(
-    facility: FarmUnderTest, blender: Path, tmp_path: Path
+    facility: FarmUnderTest, blender_scenes: Path, tmp_path: Path
 ) -> None:
     def submit(scene: Path, *options: str) -> int:
         target = str(tmp_path / f"{scene.stem}_####.png")
         return facility.submit(str(scene), "--frames", "1", "--output", target, *options)
 
-    whole = (blender / "small.blend").read_bytes()
+    whole = (blender_scenes / "small.blend").read_bytes()
     cut, gone, bad = tmp_path / "cut.blend", tmp_path / "gone.blend", tmp_path / "bad.pov"
     cut.write_bytes(whole[: len(whole) // 2])
     gone.write_bytes(whole)
     bad.write_text("sphere { nonsense", encoding="utf-8")
     jobs = {
         "cut": submit(cut),
-        "camera": submit(blender / "no camera.blend"),
+        "camera": submit(blender_scenes / "no camera.blend"),
         "bad": submit(bad),
         "gone": submit(gone, "--paused"),
     }
@@ -215,10 +198,10 @@ def test_what_can_never_work_fails_at_once_and_says_why(
     ],
 )
 def test_what_is_wrong_already_at_submitting_is_refused(
-    facility: FarmUnderTest, blender: Path, arguments: tuple[str, ...], reason: str
+    facility: FarmUnderTest, blender_scenes: Path, arguments: tuple[str, ...], reason: str
 ) -> None:
-    (blender / "broken.blend").write_text("no scene")
-    refused = facility.try_farm("submit", *arguments, cwd=blender)
+    (blender_scenes / "broken.blend").write_text("no scene")
+    refused = facility.try_farm("submit", *arguments, cwd=blender_scenes)
     assert refused.returncode == 2
     assert reason in refused.stderr
     assert len(refused.stderr.splitlines()) == 1, refused.stderr
@@ -247,7 +230,7 @@ def test_output_that_is_there_already_is_left_alone(facility: FarmUnderTest, tmp
 
 
 def test_a_full_disk_is_named_and_costs_no_retry(
-    facility: FarmUnderTest, small_disk: Path, blender: Path
+    facility: FarmUnderTest, small_disk: Path, blender_scenes: Path
 ) -> None:
     ballast = small_disk / "ballast"
     target = small_disk / "frames" / "####.png"
@@ -257,7 +240,7 @@ def test_a_full_disk_is_named_and_costs_no_retry(
             out.write(bytes(4096))
             out.flush()
     job_id = facility.submit(
-        str(blender / "small.blend"), "--frames", "1", "--retries", "0", "--output", str(target)
+        str(blender_scenes / "small.blend"), "--frames", "1", "--retries", "0", "--output", str(target)
     )
 
     def reason() -> str:
