@@ -3,7 +3,8 @@
 Best: the host lives in a PID namespace of its own, below a process 1 that collects orphans (`become_init`):
 the death of either, or of the host's parent, ends everything in there, `setsid` and double forks included.
 Where the system allows no namespace, the host is a *subreaper*: orphans become its children and it finds
-them, but when it is itself killed with SIGKILL they live on, and the agent ends them by their environment tag (`workers/processes.py`).
+them, but when it is itself killed with SIGKILL they live on, and the agent ends them by their environment tag
+(`workers/processes.py`).
 """
 
 from __future__ import annotations
