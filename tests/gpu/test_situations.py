@@ -187,6 +187,10 @@ def test_a_garbled_name_is_no_name(reader: Reader) -> None:
     assert device["sources"]["fp32_tflops"] == "driver"
 
 
+def test_a_garbled_bus_address_is_none(reader: Reader) -> None:
+    assert only(reader.look(node(board("rtx3090", pci="\udcff\udcfe"))))["pci"] is None
+
+
 def test_a_name_cannot_harm_a_terminal(reader: Reader) -> None:
     device = only(reader.look(node(board("rtx3090", name="evil \x1b[31m card"))))
     assert "\x1b" not in device["model"]

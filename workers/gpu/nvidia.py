@@ -285,7 +285,7 @@ class Nvidia:
             vram_mib=vram_mib,
             source=figures["fp32_tflops"].source or peaks.DRIVER,
             vendor=self.vendor,
-            pci=None if pci is None else pci_address(_as_text(pci.busId)),
+            pci=_pci_address_of(pci),
             driver=self._driver,
             architecture=architecture or (model.architecture if model else None),
             api=None if capability is None else f"cuda {capability[0]}.{capability[1]}",
@@ -620,6 +620,13 @@ class Nvidia:
             return None
         except getattr(self._nvml, "NVMLLibraryMismatchError", UnicodeDecodeError):
             return None  # what the binding says of a driver too old for an unversioned function
+
+
+def _pci_address_of(pci: Any) -> str | None:
+    try:
+        return None if pci is None else pci_address(_as_text(pci.busId))
+    except UnicodeDecodeError:
+        return None  # the binding decodes only when asked for the field
 
 
 def pci_address(bus_id: str) -> str | None:
