@@ -102,8 +102,9 @@ class Output:
         """Take bytes as they come from the pipe."""
         with self._lock:
             text = self._decoder.decode(data, is_last)
-            if self._is_after_return and text.startswith("\n"):
-                text = text[1:]
+            if self._is_after_return and text:
+                self._is_after_return = False
+                text = text.removeprefix("\n")
             if text:
                 self._is_after_return = text.endswith("\r")
                 if "\r" in text:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from farm.model.plugin import Reading
@@ -44,6 +44,7 @@ class Listening:
 
 
 @given(st.text(st.sampled_from("aä\n\r\U0001f600"), max_size=60), st.lists(st.integers(1, 5), min_size=1))
+@example("\r\n\n", [1])
 def test_lines_are_the_same_however_the_bytes_are_cut(text: str, cuts: list[int]) -> None:
     data = text.encode()
     chunks = []
