@@ -11,6 +11,7 @@ A round costs what has changed, not what there is: see `docs/matching.md` for th
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,8 @@ Ints = npt.NDArray[np.int64]
 
 _NONE: Final = -1
 _KEYS_EVERY_S: Final = 2.0
+_FEW: Final = 6
+"""Up to so many places each is looked up by itself; more are served from a sorted list."""
 _PROBE_SD: Final = 0.6
 """A step of which a prediction doubts more than this is new: its first tasks probe it."""
 _TAIL_SLACK_S: Final = 2.0
@@ -140,15 +143,28 @@ class Board:
         self._served: Floats = np.zeros(size)
         self._best: Floats = np.ones(size)
         self._mean_s: Floats = np.ones(size)
-        self._key: Ints = np.zeros(size, np.int64)
+        self._tier: Ints = np.zeros(size, np.int64)
+        self._rank: Ints = np.zeros(size, np.int64)
+        """Place in the people's order, apart from priority and share."""
+        self._is_known: npt.NDArray[np.bool_] = np.zeros(size, np.bool_)
         self._running: Ints = np.zeros(size, np.int64)
         self._advantage: Floats = np.full((4, size), -np.inf)
         """By device model and group; -inf: not there."""
+        self._offered: Floats = np.full((4, size), -np.inf)
+        """The same while one more task may start, limits of the farm apart; else -inf."""
         self._keyed_at = -math.inf
         self._jobs: dict[JobId, int] = {}
         """Live attempts, of jobs on the board."""
         self._rows_of_job: dict[JobId, list[int]] = {}
         self._limited: dict[int, tuple[tuple[str, int], ...]] = {}
+        self._rows_needing: dict[tuple[tuple[str, int], ...], dict[int, None]] = {}
+        """The groups by what a task of theirs takes of which limits."""
+        self._room_for: dict[tuple[tuple[str, int], ...], bool] = {}
+        self._are_limits_settled = True
+        self._limited_out: Floats = np.zeros(size)
+        """0, or -inf while the farm has no more of what the group's tasks are limited by."""
+        self._may: npt.NDArray[np.bool_] = np.zeros(size, np.bool_)
+        """Whether one more task may start, limits of the farm apart."""
         self._learnt: set[int] = set()
         # demands
         self._demands: dict[Demand, int] = {}
@@ -161,6 +177,8 @@ class Board:
         self._kind_free: list[dict[int, None]] = []
         self._fits: list[npt.NDArray[np.bool_]] = []
         """By kind and demand."""
+        self._barred: list[Floats] = []
+        """By kind and group: 0, or -inf when the kind refuses the group's demand for good."""
         self._able_of: npt.NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
         """By demand and device model: whether some place of the model fits for good."""
         self._able_kinds = 0
@@ -187,10 +205,14 @@ class Board:
         self._is_stale = True
         self._mean_task_s = 60.0
         self._users: dict[str, int] = {}
-        self._use: list[float] = []
+        self._user_names: list[str] = []
+        self._use: Floats = np.zeros(16)
+        """Of each user, in price units over their share, decayed."""
         self._decayed_at: float | None = None
         self.waiting = 0
         """Ready tasks of all groups."""
+        self.urgent = 0
+        """Groups whose priority matching does not override."""
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -203,7 +225,7 @@ class Board:
             self._rows_of_job.setdefault(group.job_id, []).append(row)
             self._served[row] = max(now, group.submitted_at)
             self._ready[row] = self._running[row] = 0
-            self.model.refresh()
+            self._is_known[row] = False
             self._is_stale = True
             self._keyed_at = -math.inf
             old = None
@@ -215,6 +237,9 @@ class Board:
         self._running[row] = group.running
         self._left[row] = group.ready + group.running
         self._jobs[group.job_id] = group.job_running
+        self.urgent += (group.priority >= self.weights.urgent_from) - (
+            old is not None and old.priority >= self.weights.urgent_from
+        )
         self._priority[row] = group.priority
         self._submitted[row] = group.submitted_at
         if (
@@ -235,7 +260,10 @@ class Board:
                 self._limited[row] = limited
             else:
                 self._limited.pop(row, None)
-            self._rescore(np.array([row]))
+            for kind, fits in enumerate(self._fits):
+                self._barred[kind][row] = 0.0 if fits[self._demand[row]] else -math.inf
+            self._limit_rows_changed(row, limited)
+            self._learnt.add(row)
             self._keyed_at = -math.inf
         self._reopen(row)
 
@@ -245,6 +273,7 @@ class Board:
         group = self._groups[row]
         assert group is not None
         self.waiting -= int(self._ready[row])
+        self.urgent -= group.priority >= self.weights.urgent_from
         self._ready[row] = 0
         self._open[row] = False
         self._groups[row] = None
@@ -254,7 +283,8 @@ class Board:
         if not rows:
             del self._rows_of_job[group.job_id]
             self._jobs.pop(group.job_id, None)
-        self._advantage[:, row] = -np.inf
+        self._advantage[:, row] = self._offered[:, row] = -np.inf
+        self._limit_rows_changed(row, ())
         self._free_rows.append(row)
         last = self._place_last
         last[last == row] = _NONE
@@ -304,12 +334,14 @@ class Board:
         if row == len(self._ready):
             for name in (
                 "_ready", "_left", "_open", "_step", "_demand", "_user", "_priority", "_submitted", "_served",
-                "_best", "_mean_s", "_key", "_running",
+                "_best", "_mean_s", "_tier", "_rank", "_is_known", "_running", "_may", "_limited_out",
             ):  # fmt: skip
                 value = getattr(self, name)
                 setattr(self, name, np.concatenate([value, np.zeros_like(value)]))
             more = np.full_like(self._advantage, -np.inf)
             self._advantage = np.concatenate([self._advantage, more], axis=1)
+            self._offered = np.concatenate([self._offered, more], axis=1)
+            self._barred = [np.concatenate([each, np.zeros_like(each)]) for each in self._barred]
         return row
 
     def _demand_at(self, demand: Demand) -> int:
@@ -327,25 +359,24 @@ class Board:
     def _user_at(self, user: str) -> int:
         at = self._users.get(user)
         if at is None:
-            at = self._users[user] = len(self._use)
-            self._use.append(0.0)
+            at = self._users[user] = len(self._user_names)
+            self._user_names.append(user)
+            if at == len(self._use):
+                self._use = np.concatenate([self._use, np.zeros_like(self._use)])
         return at
 
     def _reopen(self, row: int) -> None:
         """Whether one more of the group's tasks may start, as far as counts say."""
         group = self._groups[row]
         if group is None or self._ready[row] <= 0:
-            self._open[row] = False
-            return
-        may = group.max_running is None or self._jobs[group.job_id] < group.max_running
-        if may and row in self._limited:
-            may = all(
-                name not in self._limits or self._limits_used.get(name, 0) + needed <= self._limits[name]
-                for name, needed in self._limited[row]
-            )
-        if may and self._running[row] >= self.weights.probe_tasks:
-            may = float(self.model.sd[self._step[row], : len(self._model_names)].min(initial=1.0)) < _PROBE_SD
-        self._open[row] = may
+            may = False
+        else:
+            may = group.max_running is None or self._jobs[group.job_id] < group.max_running
+            if may and not self._is_known[row]:
+                may = bool(self._running[row] < self.weights.probe_tasks)
+        self._offered[:, row] = self._advantage[:, row] if may else -np.inf
+        self._may[row] = may
+        self._open[row] = may and (row not in self._limited or self._room_for[self._limited[row]])
 
     # --- devices ----------------------------------------------------------------------------------
 
@@ -453,6 +484,7 @@ class Board:
             self._devices = np.concatenate([self._devices, np.zeros_like(self._devices)])
             self._price = np.concatenate([self._price, np.full_like(self._price, self._price.mean())])
             self._advantage = np.concatenate([self._advantage, np.full_like(self._advantage, -np.inf)])
+            self._offered = np.concatenate([self._offered, np.full_like(self._offered, -np.inf)])
         while len(self._model_names) <= model:
             self._model_names.append("")
         self._model_names[model] = name
@@ -467,6 +499,7 @@ class Board:
             self._fits.append(fits)
             for at, demand in enumerate(self._demand_list):
                 fits[at] = self._kind_fits(kind, demand)
+            self._barred.append(np.where(fits[self._demand], 0.0, -np.inf))
         at = len(self._places)
         self._places.append(_Place(at=at, node_id=view.id, device=device, model=model, kind=kind))
         if at == len(self._place_model):
@@ -508,9 +541,35 @@ class Board:
 
     def _use_limit(self, name: str, change: int) -> None:
         self._limits_used[name] = self._limits_used.get(name, 0) + change
-        for row, limited in self._limited.items():
-            if any(each == name for each, _ in limited):
-                self._reopen(row)
+        self._are_limits_settled = False
+
+    def _settle_limits(self) -> None:
+        """Open and close the groups whose limits have room again, or no more: all of a kind at once."""
+        if self._are_limits_settled:
+            return
+        self._are_limits_settled = True
+        for needs, rows in self._rows_needing.items():
+            has_room = self._has_room(needs)
+            if has_room != self._room_for[needs]:
+                self._room_for[needs] = has_room
+                at = np.fromiter(rows, np.int64, len(rows))
+                self._open[at] = self._may[at] & has_room
+                self._limited_out[at] = 0.0 if has_room else -np.inf
+
+    def _has_room(self, needs: tuple[tuple[str, int], ...]) -> bool:
+        return all(
+            name not in self._limits or self._limits_used.get(name, 0) + needed <= self._limits[name]
+            for name, needed in needs
+        )
+
+    def _limit_rows_changed(self, row: int, needs: tuple[tuple[str, int], ...]) -> None:
+        for rows in self._rows_needing.values():
+            rows.pop(row, None)
+        self._limited_out[row] = 0.0
+        if needs:
+            self._rows_needing.setdefault(needs, {})[row] = None
+            has_room = self._room_for.setdefault(needs, self._has_room(needs))
+            self._limited_out[row] = 0.0 if has_room else -np.inf
 
     # --- prices and scores ------------------------------------------------------------------------
 
@@ -520,7 +579,7 @@ class Board:
         if not force and now - self._priced_at < due_s:
             return False
         self._decay(now)
-        self.model.refresh()
+        self._catch_up()
         rows = np.flatnonzero(self._ready[: len(self._groups)] > 0)
         n = len(self._model_names)
         if n == 0 or not len(rows):
@@ -557,8 +616,8 @@ class Board:
             if total > 0:
                 self._mean_task_s = float((self._mean_s[live][known] * tasks[known]).sum()) / total
         self._rescore(live)
-        for row in live:
-            self._reopen(int(row))
+        for row in live.tolist():
+            self._reopen(row)
         self._keyed_at = -math.inf
         return True
 
@@ -594,8 +653,8 @@ class Board:
             mean = number.sum(axis=1) / np.where(able, devices / median, 0.0).sum(axis=1)
             advantage = np.log(best[:, None] / (price * (median + weights.load_weight * loads[:, None])))
             longer = np.maximum(median - mean[:, None], 0.0)
-            # The last tasks of a step decide when it is done.
-            last = 1 + weights.finish_penalty / np.maximum(self._ready[rows], 1)
+            # The last tasks of a step decide when it is done: waiting for a better device costs the job.
+            last = 1 - weights.finish_ease / np.maximum(self._ready[rows], 1)
             advantage -= weights.slow_penalty * last[:, None] * longer / self._mean_task_s
             # Where the doubt is large, so is the harm that a slow device may do.
             doubt = np.exp(np.minimum(_UPPER_Z * self.model.sd[steps, :n], 1.5) - 0.26)
@@ -605,6 +664,7 @@ class Board:
             slow &= (waited > self._priced_at)[:, None]
         advantage[~able | slow] = -np.inf
         self._advantage[:n, rows] = advantage.T
+        self._is_known[rows] = self.model.sd[steps, :n].min(axis=1) < _PROBE_SD
         self._best[rows] = np.where(np.isfinite(best), best, 0.0)
         self._mean_s[rows] = mean
 
@@ -627,28 +687,18 @@ class Board:
             tier = np.zeros(n, np.int64)
         else:
             tier = (200 - self._priority[:n]).astype(np.int64)
-        rank = np.empty(n, np.int64)
-        rank[np.argsort(base, kind="stable")] = np.arange(n)
-        self._key[:n] = (tier << 44) + (self._user_ranks()[self._user[:n]] << 28) + rank
+        self._tier[:n] = tier
+        self._rank[np.argsort(base, kind="stable")] = np.arange(n)
         self._keyed_at = now
 
-    def _user_ranks(self) -> Ints:
-        count = max(len(self._use), 1)
-        if not self.weights.fair_share or count == 1:
-            return np.zeros(count, np.int64)
-        use = np.array([self._per_share(user) for user in range(count)])
-        ranks = np.empty(count, np.int64)
-        ranks[np.argsort(use, kind="stable")] = np.arange(count)
-        return ranks
-
-    def _per_share(self, user: int) -> float:
-        names = list(self._users)
-        return self._use[user] / self._shares.get(names[user], 1.0)
+    def _key(self, row: int) -> tuple[int, float, int]:
+        """The people's order as it is now: priority, use per share, then the rest."""
+        share = float(self._use[self._user[row]]) if self.weights.fair_share else 0.0
+        return int(self._tier[row]), share, int(self._rank[row])
 
     def _decay(self, now: float) -> None:
         if self._decayed_at is not None:
-            keep = 0.5 ** (max(now - self._decayed_at, 0.0) / self.weights.share_half_life_s)
-            self._use = [use * keep for use in self._use]
+            self._use *= 0.5 ** (max(now - self._decayed_at, 0.0) / self.weights.share_half_life_s)
         self._decayed_at = now
 
     # --- a round ----------------------------------------------------------------------------------
@@ -658,6 +708,7 @@ class Board:
         if self.waiting <= 0 or limit <= 0:
             return ()
         self._catch_up()
+        self._settle_limits()
         if now - self._keyed_at > _KEYS_EVERY_S:
             self._rekey(now)
         taken: dict[tuple[StepId, NodeId, str], int] = {}
@@ -691,7 +742,7 @@ class Board:
         """Give the free places of one kind their tasks; returns how many."""
         model = self._kind_model[kind]
         given = 0
-        window = _Window(self, kind, model, wanted=len(self._kind_free[kind]))
+        window = _Window(self, kind, model, wanted=min(len(self._kind_free[kind]), left))
         places = list(self._kind_free[kind])
         if len(places) > 1:
             places.sort(key=lambda at: (self._place_node_factor[at], self._places[at].node_id, at))
@@ -728,7 +779,10 @@ class Board:
                 self._reopen(other)
         for name, needed in self._limited.get(row, ()):
             self._use_limit(name, needed)
-        self._use[self._user[row]] += float(self._price[place.model]) * (float(self._place_until[at]) - now)
+        self._settle_limits()
+        share = self._shares.get(group.user, 1.0)
+        cost = float(self._price[place.model]) * (float(self._place_until[at]) - now)
+        self._use[self._user[row]] += cost / share
         self._reopen(row)
         self._set_free(at, room)
 
@@ -829,110 +883,155 @@ class _Window:
         self._board = board
         self._kind = kind
         self._model = model
-        self._wanted = wanted
+        self._is_few = wanted <= _FEW
         self._slack = math.log(board.weights.window)
         self.most = -math.inf
-        self.near_equals = 0
-        self._order: list[int] = []
-        self._values: list[float] = []
-        self._is_cut = False
         self.is_empty = False
+        self._rows: Ints = np.zeros(0, np.int64)
+        self._values: Floats = np.zeros(0)
+        self._heap: list[tuple[int, float, int, int]] | None = None
         self._renew()
+
+    @property
+    def near_equals(self) -> int:
+        return len(self._rows)
 
     def _scores(self) -> Floats:
         board = self._board
         n = len(board._groups)
-        fits = board._fits[self._kind][board._demand[:n]]
-        scores: Floats = np.where(board._open[:n] & fits, board._advantage[self._model, :n], -np.inf)
+        scores: Floats = board._offered[self._model, :n] + board._barred[self._kind][:n]
+        if board._limited:
+            scores += board._limited_out[:n]
         return scores
 
     def _renew(self) -> None:
+        self._heap = None
+        self._best_two: list[int] | None = None
+        self._is_used = False
         scores = self._scores()
         self.most = float(scores.max(initial=-np.inf))
         if self.most == -math.inf:
-            self._order, self.is_empty = [], True
+            self._rows, self.is_empty = self._rows[:0], True
             return
         board = self._board
         near = scores >= self.most + self._slack
-        urgent = board._priority[: len(scores)] >= board.weights.urgent_from
-        if urgent.any():
-            near |= urgent & (scores > -np.inf)
-        rows = np.flatnonzero(near)
-        self.near_equals = len(rows)
-        keys = board._key[rows]
-        most = 2 * self._wanted + 16
-        self._is_cut = len(rows) > most
-        if self._is_cut:
-            rows = rows[np.argpartition(keys, most)[:most]]
-            keys = board._key[rows]
-        rows = rows[np.argsort(keys, kind="stable")]
-        self._order = rows.tolist()
-        self._values = scores[rows].tolist()
+        if board.urgent:
+            near |= (board._priority[: len(scores)] >= board.weights.urgent_from) & (scores > -np.inf)
+        self._rows = np.flatnonzero(near)
+        self._values = scores[self._rows]
 
     def choose(self, at: int, room: Room, tail_now: float | None) -> int | None:
         """The group to start on the place, None: none."""
         board = self._board
         device = board._places[at].device
-        while self._order and not board._open[self._order[0]]:
-            self._order.pop(0)
-            self._values.pop(0)
-        if not self._order and not self.is_empty:
-            self._renew()
         last = int(board._place_last[at])
         warm = -math.inf
-        if last != _NONE and board._open[last] and board._fits[self._kind][board._demand[last]]:
+        if last != _NONE and board._open[last] and board._barred[self._kind][last] == 0.0:
             warm = board._advantage_of(last, at)
-        if self.is_empty and warm == -math.inf:
-            return None
-        least = max(self.most, warm) + self._slack
-        row = self._first(least, room, device, last if warm >= least else _NONE)
-        if row is None:
-            row = self._search(at, room)
-        if row is not None and tail_now is not None and not board._is_worth(at, row, tail_now):
-            row = self._search(at, room, tail_now)
+        row = None
+        if not self.is_empty or warm > -math.inf:
+            least = max(self.most, warm) + self._slack
+            if warm == -math.inf or warm < least:
+                last = _NONE
+            row = self._first(least, room, device, last)
+            if row is None and not self.is_empty:
+                self._renew()
+                least = max(self.most, warm) + self._slack
+                row = self._first(least, room, device, last)
+            if row is None:
+                row = self._search(room, device)
+            if row is not None and tail_now is not None and not board._is_worth(at, row, tail_now):
+                row = self._search(room, device, at, tail_now)
         return row
 
     def _first(self, least: float, room: Room, device: Device, last: int) -> int | None:
         """The first in order that is near enough, open and has room here."""
         board = self._board
-        best: int | None = None
-        best_key: tuple[Any, ...] = ()
-        is_fair = board.weights.fair_share and len(board._use) > 1
-        for row, value in zip(self._order, self._values, strict=True):
-            if value < least and board._priority[row] < board.weights.urgent_from:
-                continue
-            if not board._open[row] or not board._can_start(row, room, device):
-                continue
-            if not is_fair:
-                best = row
-                break
-            # Shares move with every start: the order of the list is that of its making.
-            key = self._fair_key(row)
-            if best is None or key < best_key:
-                best, best_key = row, key
-        if last != _NONE and board._open[last] and board._can_start(last, room, device):
-            if best is None:
-                return last
-            sooner = (
-                self._fair_key(last) < self._fair_key(best)
-                if is_fair
-                else board._key[last] < board._key[best]
-            )
-            if sooner:
-                return last
-        return best
+        best = self._first_of_few(least) if self._is_few else None
+        if best is None or not board._can_start(best, room, device):
+            best = self._first_sorted(least, room, device)
+        if last == _NONE or not board._can_start(last, room, device):
+            return best
+        return last if best is None or board._key(last) < board._key(best) else best
 
-    def _fair_key(self, row: int) -> tuple[int, float, int]:
+    def _first_of_few(self, least: float) -> int | None:
         board = self._board
-        key = int(board._key[row])
-        return key >> 44, board._per_share(int(board._user[row])), key & ((1 << 28) - 1)
+        rows = self._rows
+        if len(rows) > 1:
+            if least > self.most + self._slack and not board.urgent:
+                rows = rows[self._values >= least]
+            if self._is_used:
+                rows = rows[board._open[rows]]
+            self._is_used = True
+            tier = board._tier[rows]
+            rows = rows[tier == tier.min(initial=1 << 40)]
+            if board.weights.fair_share and len(board._user_names) > 1 and len(rows) > 1:
+                use = board._use[board._user[rows]]
+                rows = rows[use == use.min()]
+        if not len(rows):
+            return None
+        row = int(rows[board._rank[rows].argmin()]) if len(rows) > 1 else int(rows[0])
+        return row if board._open[row] else None
 
-    def _search(self, at: int, room: Room, tail_now: float | None = None) -> int | None:
+    def _sort(self) -> None:
+        """The rows by priority and user, each user's in order: shares move with every start, the rest not."""
+        board = self._board
+        rows = self._rows
+        is_fair = board.weights.fair_share and len(board._user_names) > 1
+        user = board._user[rows] if is_fair else np.zeros(len(rows), np.int64)
+        order = np.lexsort((board._rank[rows], user, board._tier[rows]))
+        rows = rows[order]
+        self._sorted = rows.tolist()
+        self._sorted_values = self._values[order].tolist()
+        bucket = (board._tier[rows] << 20) + user[order]
+        starts = np.flatnonzero(np.diff(bucket, prepend=-1))
+        self._heads = starts.tolist()
+        self._ends = [*self._heads[1:], len(rows)]
+        self._heap = [(*board._key(self._sorted[head]), number) for number, head in enumerate(self._heads)]
+        heapq.heapify(self._heap)
+
+    def _first_sorted(self, least: float, room: Room, device: Device) -> int | None:
+        board = self._board
+        if self._heap is None:
+            self._sort()
+        heap = self._heap
+        assert heap is not None
+        found: int | None = None
+        skipped: list[tuple[int, float, int, int]] = []
+        while heap and found is None:
+            entry = heap[0]
+            number = entry[3]
+            head, end = self._heads[number], self._ends[number]
+            while head < end and not board._open[self._sorted[head]]:
+                head += 1
+            self._heads[number] = head
+            if head == end:
+                heapq.heappop(heap)
+                continue
+            now = (*board._key(self._sorted[head]), number)
+            if now != entry:
+                heapq.heapreplace(heap, now)
+                continue
+            for at in range(head, end):
+                row = self._sorted[at]
+                if self._sorted_values[at] < least and board._priority[row] < board.weights.urgent_from:
+                    continue
+                if board._open[row] and board._can_start(row, room, device):
+                    found = row
+                    break
+            else:
+                skipped.append(heapq.heappop(heap))
+        for entry in skipped:
+            heapq.heappush(heap, entry)
+        return found
+
+    def _search(
+        self, room: Room, device: Device, at: int = _NONE, tail_now: float | None = None
+    ) -> int | None:
         """Every group from the best match down: for a place that the near-equals have no use for."""
         board = self._board
-        device = board._places[at].device
         scores = self._scores()
-        for row in np.argsort(-scores, kind="stable")[:64].tolist():
+        for row in np.argsort(-scores, kind="stable").tolist():
             if scores[row] == -np.inf:
                 return None
             if not board._can_start(row, room, device):
@@ -943,7 +1042,15 @@ class _Window:
         return None
 
     def runner_up(self, row: int) -> int | None:
-        return next((other for other in self._order[:3] if other != row), None)
+        """The best match of the other near-equals."""
+        if self._best_two is None:
+            two = (
+                np.argsort(-self._values, kind="stable")[:2]
+                if len(self._values) < 64
+                else np.argpartition(-self._values, 2)[:2]
+            )
+            self._best_two = self._rows[two].tolist()
+        return next((int(other) for other in self._best_two if other != row), None)
 
 
 def _kind_key(view: NodeView) -> str:

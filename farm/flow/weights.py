@@ -50,8 +50,9 @@ class Weights:
     slow_penalty: float = _weight(
         1.0, "how much a long task minds a slow device, per average task time that it takes longer there"
     )
-    finish_penalty: float = _weight(
-        0.0, "how much more the last tasks of a step mind a slow device: so many times for the very last"
+    finish_ease: float = _weight(
+        0.9,
+        "how much less the last task of a step minds a slow device (its last two half of that, and so on)",
     )
     slow_cap: float = _weight(
         2.0,
