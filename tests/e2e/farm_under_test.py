@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -23,8 +25,17 @@ import pytest
 import farm.main
 from tests.e2e.services import free_port
 from tests.waiting import wait_until
+from workers.cpu_benchmark import measured, usable_cpus
 
 ENDED = ("done", "failed", "cancelled")
+
+
+@functools.cache
+def _cpu_figures() -> bytes:
+    """The CPU's figures, measured once: four agents that start at the same time would measure each other."""
+    with tempfile.TemporaryDirectory() as directory:
+        measured(Path(directory), usable_cpus())
+        return (Path(directory) / "cpu.json").read_bytes()
 
 
 @dataclass
@@ -52,14 +63,11 @@ class FarmUnderTest:
             **self.extra,
         }
 
-    def try_farm(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def farm_process(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run a `farm` command as a user would."""
-        environment = self.environment("server")
-        environment.pop("FARM_DATABASE_URL")
-        environment.pop("FARM_BROKER_URL")
         return subprocess.run(
             [sys.executable, "-m", "farm.main", *arguments],
-            env=environment,
+            env=self._client_environment(),
             cwd=cwd or self.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -68,12 +76,10 @@ class FarmUnderTest:
             timeout=100,
         )
 
-    def farm(self, *arguments: str, cwd: Path | None = None) -> str:
-        """The same in this process, which saves a Python's start; it must succeed. Returns its output."""
+    def try_farm(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """The same in this process: most of a command's time goes into starting a Python."""
         out, error = io.StringIO(), io.StringIO()
-        environment = self.environment("server")
-        environment.pop("FARM_DATABASE_URL")
-        environment.pop("FARM_BROKER_URL")
+        environment = self._client_environment()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
             for name in set(os.environ) - set(environment):
                 patch.delenv(name)
@@ -81,13 +87,25 @@ class FarmUnderTest:
                 patch.setenv(name, value)
             patch.chdir(cwd or self.folder)
             status = farm.main.main(arguments)
-        if status != 0:
-            raise AssertionError(
-                f"farm {arguments} ended with {status}: {out.getvalue()}{error.getvalue()}\n{self.logs()}"
-            )
-        return out.getvalue()
+        return subprocess.CompletedProcess(arguments, status, out.getvalue(), error.getvalue())
+
+    def _client_environment(self) -> dict[str, str]:
+        ours = self.environment("server")
+        return {n: v for n, v in ours.items() if n not in ("FARM_DATABASE_URL", "FARM_BROKER_URL")}
+
+    def farm(self, *arguments: str, cwd: Path | None = None) -> str:
+        """The same, and it must succeed. Returns its output."""
+        done = self.try_farm(*arguments, cwd=cwd)
+        if done.returncode != 0:
+            told = f"{done.stdout}{done.stderr}\n{self.logs()}"
+            raise AssertionError(f"farm {arguments} ended with {done.returncode}: {told}")
+        return done.stdout
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        if command[0] in ("worker", "up"):
+            state = self.folder / name
+            state.mkdir(exist_ok=True)
+            (state / "cpu.json").write_bytes(_cpu_figures())
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "farm.main", *command],

@@ -93,7 +93,7 @@ def test_a_hundred_thousand_frames_are_submitted_and_cancelled_quickly(
 
 def test_two_submits_with_one_key_are_one_job(farm: FarmUnderTest) -> None:
     def submit(_: int) -> subprocess.CompletedProcess[str]:
-        return farm.try_farm("submit", "--quiet", "--idempotency-key", "shot-7", "--", "true")
+        return farm.farm_process("submit", "--quiet", "--idempotency-key", "shot-7", "--", "true")
 
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(submit, range(2)))
