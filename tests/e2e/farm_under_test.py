@@ -91,7 +91,9 @@ class FarmUnderTest:
 
     def _client_environment(self) -> dict[str, str]:
         ours = self.environment("server")
-        return {n: v for n, v in ours.items() if n not in ("FARM_DATABASE_URL", "FARM_BROKER_URL")}
+        told = {n: v for n, v in ours.items() if n not in ("FARM_DATABASE_URL", "FARM_BROKER_URL")}
+        # Wide enough that no table cuts what a test looks for, whatever terminal the tests run in.
+        return told | {"COLUMNS": "250"}
 
     def farm(self, *arguments: str, cwd: Path | None = None) -> str:
         """The same, and it must succeed. Returns its output."""
