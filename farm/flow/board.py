@@ -26,7 +26,7 @@ from farm.flow.predict import model_key
 from farm.flow.prices import Prices, shadow_prices
 from farm.flow.weights import Order, PriorityMode, Weights
 from farm.model.ids import JobId, NodeId, StepId
-from farm.model.machines import Demand, Device, NodeView
+from farm.model.machines import Demand, Device, NodeView, Use
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -41,6 +41,14 @@ _TAIL_SLACK_S: Final = 2.0
 _BETTER: Final = 0.95
 _UPPER_Z: Final = 1.2816
 DECISIONS_KEPT: Final = 100_000
+
+
+GroupKey = tuple[StepId, frozenset[NodeId]]
+"""A step's tasks that avoid other nodes are another group."""
+
+
+def group_key(group: Group) -> GroupKey:
+    return group.step_id, group.avoid
 
 
 class RunTimes(Protocol):
@@ -128,7 +136,8 @@ class Board:
         self._explain = explain
         self.decisions: OrderedDict[tuple[StepId, NodeId, str], Decision] = OrderedDict()
         # groups
-        self._rows: dict[StepId, int] = {}
+        self._rows: dict[GroupKey, int] = {}
+        self._rows_of_step: dict[StepId, list[int]] = {}
         self._groups: list[Group | None] = []
         self._free_rows: list[int] = []
         size = 64
@@ -166,6 +175,9 @@ class Board:
         self._may: npt.NDArray[np.bool_] = np.zeros(size, np.bool_)
         """Whether one more task may start, limits of the farm apart."""
         self._learnt: set[int] = set()
+        self._probing: set[int] = set()
+        """Groups that are held back until the first of their tasks have taught something."""
+        self._is_probing_free = False
         # demands
         self._demands: dict[Demand, int] = {}
         self._demand_list: list[Demand] = []
@@ -185,6 +197,7 @@ class Board:
         self._rooms: dict[NodeId, Room] = {}
         self._places_of: dict[NodeId, list[int]] = {}
         self._capabilities: dict[NodeId, Any] = {}
+        self._started_on: set[NodeId] = set()
         self._places: list[_Place] = []
         self._last: list[int] = []
         self._place_model: Ints = np.zeros(size, np.int64)
@@ -218,10 +231,12 @@ class Board:
 
     def put_group(self, group: Group, now: float) -> None:
         """A group that is new, or has changed. Its step must be in the model."""
-        row = self._rows.get(group.step_id)
+        key = group_key(group)
+        row = self._rows.get(key)
         if row is None:
             row = self._new_row()
-            self._rows[group.step_id] = row
+            self._rows[key] = row
+            self._rows_of_step.setdefault(group.step_id, []).append(row)
             self._rows_of_job.setdefault(group.job_id, []).append(row)
             self._served[row] = max(now, group.submitted_at)
             self._ready[row] = self._running[row] = 0
@@ -267,15 +282,19 @@ class Board:
             self._keyed_at = -math.inf
         self._reopen(row)
 
-    def drop_group(self, step_id: StepId) -> None:
+    def drop_group(self, key: GroupKey) -> None:
         """It has nothing left to start."""
-        row = self._rows.pop(step_id)
+        row = self._rows.pop(key)
+        self._rows_of_step[key[0]].remove(row)
+        if not self._rows_of_step[key[0]]:
+            del self._rows_of_step[key[0]]
         group = self._groups[row]
         assert group is not None
         self.waiting -= int(self._ready[row])
         self.urgent -= group.priority >= self.weights.urgent_from
         self._ready[row] = 0
         self._open[row] = False
+        self._probing.discard(row)
         self._groups[row] = None
         self._limited.pop(row, None)
         rows = self._rows_of_job[group.job_id]
@@ -292,9 +311,7 @@ class Board:
 
     def learned(self, step_id: StepId) -> None:
         """The model has changed for this step: its group is scored anew with the next round."""
-        row = self._rows.get(step_id)
-        if row is not None:
-            self._learnt.add(row)
+        self._learnt.update(self._rows_of_step.get(step_id, ()))
 
     def _catch_up(self) -> None:
         """Score the groups of steps that have learnt; together is cheaper than apart."""
@@ -308,11 +325,16 @@ class Board:
             for row in rows:
                 self._reopen(row)
 
-    def groups(self) -> Iterable[StepId]:
+    def _row_of(self, step_id: StepId | None) -> int:
+        """The first of a step's groups."""
+        rows = self._rows_of_step.get(step_id) if step_id is not None else None
+        return rows[0] if rows else _NONE
+
+    def groups(self) -> Iterable[GroupKey]:
         return self._rows.keys()
 
-    def ready(self, step_id: StepId) -> int:
-        return int(self._ready[self._rows[step_id]])
+    def ready(self, key: GroupKey) -> int:
+        return int(self._ready[self._rows[key]])
 
     def free_places(self) -> list[tuple[NodeId, str]]:
         """Devices with a free slot on nodes that take work."""
@@ -321,7 +343,7 @@ class Board:
 
     def add_ready(self, step_id: StepId, count: int) -> None:
         """Tasks that came back (or were taken elsewhere, when negative)."""
-        row = self._rows[step_id]
+        row = self._rows_of_step[step_id][0]
         self._ready[row] += count
         self.waiting += count
         self._reopen(row)
@@ -372,8 +394,12 @@ class Board:
             may = False
         else:
             may = group.max_running is None or self._jobs[group.job_id] < group.max_running
-            if may and not self._is_known[row]:
-                may = bool(self._running[row] < self.weights.probe_tasks)
+            is_probed = may and not self._is_known[row] and self._running[row] >= self.weights.probe_tasks
+            if is_probed:
+                self._probing.add(row)
+                may = self._is_probing_free
+            else:
+                self._probing.discard(row)
         self._offered[:, row] = self._advantage[:, row] if may else -np.inf
         self._may[row] = may
         self._open[row] = may and (row not in self._limited or self._room_for[self._limited[row]])
@@ -404,6 +430,39 @@ class Board:
                 self._place_accepts[at] = view.accepts_work
             self._place_node_factor[at] = factor / self._place_health[at]
             self._set_free(at, room)
+        self._started_on.discard(view.id)
+        self._follow_uses(view)
+
+    def _follow_uses(self, view: NodeView) -> None:
+        """Until when each device is busy, from the attempts that the node has."""
+        held = {
+            device_id: use
+            for use in view.uses
+            if use.step_id is not None
+            for device_id in use.device_id.split(",")
+        }
+        for at in self._places_of[view.id]:
+            use = held.get(self._places[at].device.id)
+            if use is None:
+                self._place_until[at] = 0.0
+            elif self._place_until[at] == 0.0 or self._place_since[at] != use.since:
+                row = self._row_of(use.step_id)
+                self._set_busy(at, row, use.since)
+
+    def has_started_on(self, node_id: NodeId) -> bool:
+        """Whether rounds gave the node tasks since it was put last."""
+        return node_id in self._started_on
+
+    def sync_limits(self, uses: Iterable[Use]) -> None:
+        """What all live attempts hold of the farm's limits."""
+        used: dict[str, int] = {}
+        for use in uses:
+            for name, amount in use.limits:
+                key = name.removeprefix(LIMIT_PREFIX)
+                used[key] = used.get(key, 0) + max(1, math.ceil(amount))
+        if used != {name: count for name, count in self._limits_used.items() if count}:
+            self._limits_used = used
+            self._are_limits_settled = False
 
     def drop_node(self, node_id: NodeId) -> None:
         for at in self._places_of.pop(node_id):
@@ -418,14 +477,14 @@ class Board:
 
     def busy(self, node_id: NodeId, device_id: str, step_id: StepId, since: float) -> None:
         """An attempt of the step runs there: for affinity, and for when the device will be free."""
-        row = self._rows.get(step_id, _NONE)
+        row = self._row_of(step_id)
         for at in self._places_of.get(node_id, ()):
             if self._places[at].device.id == device_id:
                 self._set_busy(at, row, since)
 
     def copied(self, node_id: NodeId, device_id: str, step_id: StepId, now: float) -> None:
         """A second copy of a running task has started there: it takes room, but is none of those waiting."""
-        row = self._rows[step_id]
+        row = self._rows_of_step[step_id][0]
         group = self._groups[row]
         assert group is not None
         room = self._rooms[node_id]
@@ -443,11 +502,11 @@ class Board:
     def ended(self, node_id: NodeId, device_id: str, demand: Demand, step_id: StepId, job_id: JobId) -> None:
         """An attempt has ended there, well or not. The board gives its room back."""
         room = self._rooms.get(node_id)
-        row = self._rows.get(step_id)
+        row = self._row_of(step_id)
         if job_id in self._jobs:
             was_full = self._jobs[job_id]
             self._jobs[job_id] = max(0, was_full - 1)
-        if row is not None:
+        if row != _NONE:
             self._running[row] = max(0, int(self._running[row]) - 1)
             for name, needed in self._limited.get(row, ()):
                 self._use_limit(name, -needed)
@@ -492,6 +551,7 @@ class Board:
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = len(self._kind_nodes)
+            self._learnt.update(self._rows.values())
             self._kind_nodes.append((replace(view, uses=(), accepts_work=True), index))
             self._kind_model.append(model)
             self._kind_free.append({})
@@ -714,12 +774,16 @@ class Board:
         taken: dict[tuple[StepId, NodeId, str], int] = {}
         left = limit
         in_tail = self.weights.idle_in_tail and self.waiting < int(self._devices.sum())
-        kinds = [kind for kind, free in enumerate(self._kind_free) if free]
-        kinds.sort(key=lambda kind: (-self._price[self._kind_model[kind]], kind))
-        for kind in kinds:
-            if left <= 0:
-                break
-            left -= self._serve(kind, now, left, in_tail, taken)
+        left -= self._serve_all(now, left, in_tail, taken)
+        if left > 0 and self._probing and any(self._kind_free):
+            # Better to learn from many at once than to leave devices idle.
+            self._is_probing_free = True
+            for row in list(self._probing):
+                self._reopen(row)
+            self._serve_all(now, left, in_tail, taken)
+            self._is_probing_free = False
+            for row in list(self._probing):
+                self._reopen(row)
         return tuple(
             Assignment(
                 step_id=step_id,
@@ -731,8 +795,20 @@ class Board:
             for (step_id, node_id, device_id), count in taken.items()
         )
 
+    def _serve_all(
+        self, now: float, left: int, in_tail: bool, taken: dict[tuple[StepId, NodeId, str], int]
+    ) -> int:
+        given = 0
+        kinds = [kind for kind, free in enumerate(self._kind_free) if free]
+        kinds.sort(key=lambda kind: (-self._price[self._kind_model[kind]], kind))
+        for kind in kinds:
+            if given >= left:
+                break
+            given += self._serve(kind, now, left - given, in_tail, taken)
+        return given
+
     def _job_of(self, step_id: StepId) -> JobId:
-        group = self._groups[self._rows[step_id]]
+        group = self._groups[self._rows_of_step[step_id][0]]
         assert group is not None
         return group.job_id
 
@@ -768,6 +844,7 @@ class Board:
         if self._explain:
             self._remember(at, row, group, now, window)
         room.take(group.demand, (place.device,))
+        self._started_on.add(place.node_id)
         self._set_busy(at, row, now)
         self._ready[row] -= 1
         self._running[row] += 1

@@ -63,7 +63,11 @@ class Weights:
         3600.0, "the cap opens as the waiting work exceeds this: throughput counts then"
     )
     age_s: float = _weight(1200.0, "waiting this long halves the work left in the order, and so on")
-    probe_tasks: int = _weight(4, "of a step that nothing is known of so many start before the first is done")
+    probe_tasks: int = _weight(
+        4,
+        "of a step that nothing is known of so many start before the first is done, more only on devices "
+        "that would be idle else",
+    )
     idle_in_tail: bool = _weight(
         True, "leave a slow device idle when better ones will have done all that waits before it would"
     )

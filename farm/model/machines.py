@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from farm.model.ids import AttemptId, NodeId
+from farm.model.ids import AttemptId, NodeId, StepId
 from farm.model.states import NodeState
 
 
@@ -161,6 +161,11 @@ class Use:
     vram_mib: int = 0
     mean_runtime_s: float | None = None
     """Of the tasks of its step that are done; None: not known yet."""
+    step_id: StepId | None = None
+    since: float = 0.0
+    """When it was started, or assigned until then; on the database's clock."""
+    limits: tuple[tuple[str, float], ...] = ()
+    """What it holds of the farm's limits, by their amounts' names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

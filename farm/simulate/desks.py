@@ -220,7 +220,7 @@ class BoardDesk(Bare):
         self.board.add_ready(StepId(job), count)
 
     def gone(self, job: int, now: float) -> None:
-        self.board.drop_group(StepId(job))
+        self.board.drop_group((StepId(job), frozenset()))
 
     def ended(self, run: SimRun, now: float, *, is_complete: bool) -> None:
         node_id = self.world.nodes[run.node].id

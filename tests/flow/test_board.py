@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.flow.board import Board
+from farm.flow.board import Board, group_key
 from farm.flow.match import LIMIT_PREFIX, Assignment, Group, fits
 from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
 from farm.flow.weights import Order, Weights
@@ -169,14 +169,15 @@ def test_matching_overrides_priority_only_beyond_the_window_and_an_urgent_one_ne
     assert where(board(nodes, [urgent, low], runs=runs, weights=usual).round(0.0, 1)) == {1: ["w"]}
 
 
-def test_an_unknown_step_is_probed_by_a_few_tasks_first() -> None:
+def test_an_unknown_step_is_probed_by_a_few_tasks_while_others_want_the_devices() -> None:
     nodes = [node(f"f{at}") for at in range(20)]
-    made = board(nodes, [group(1, ready=99)], weights=Weights(probe_tasks=3, idle_in_tail=False))
-    assert len(where(made.round(0.0, 99))[1]) == 3
-    for run in known(1, 30, times=1):
-        made.model.observe(run)  # type: ignore[attr-defined]
-    made.learned(StepId(1))
-    assert len(where(made.round(3.0, 99))[1]) == 17
+    groups = [group(1, ready=99, submitted_at=0.0), group(2, ready=99)]
+    weights = Weights(probe_tasks=3, idle_in_tail=False, order=Order.SUBMITTED)
+    made = board(nodes, groups, weights=weights, runs=known(2, 60))
+    plan = where(made.round(0.0, 99))
+    assert (len(plan[1]), len(plan[2])) == (3, 17)
+    alone = board(nodes, groups[:1], weights=weights)
+    assert len(where(alone.round(0.0, 99))[1]) == 20
 
 
 def test_shares_decide_between_users_by_what_they_used() -> None:
@@ -352,7 +353,9 @@ def test_what_is_kept_up_to_date_is_what_would_be_built_anew(
             kept.add_ready(each.step_id, 1)
     fresh = board(nodes, groups, limits=limits, weights=EVERYTHING)
     assert kept.waiting == fresh.waiting == sum(each.ready for each in groups)
-    assert [kept.ready(each.step_id) for each in groups] == [fresh.ready(each.step_id) for each in groups]
+    assert [kept.ready(group_key(each)) for each in groups] == [
+        fresh.ready(group_key(each)) for each in groups
+    ]
     assert kept.free_places() == fresh.free_places()
 
 
@@ -388,5 +391,5 @@ def test_nothing_starves_while_shorter_work_keeps_coming() -> None:
         now += 20
         made.ended(given_.node_id, "gpu", GPU, given_.step_id, given_.job_id)
         if given_.step_id != 0:
-            made.drop_group(given_.step_id)
+            made.drop_group((given_.step_id, frozenset()))
     assert served_long >= 10

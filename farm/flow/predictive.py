@@ -1,0 +1,117 @@
+"""The predictive policy as a value: what it has learnt, its board, and how both follow the store.
+
+`plan` is called with everything, as every policy is; only what differs from the last call is taken in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from farm.flow.board import Board, Decision, GroupKey, group_key
+from farm.flow.match import Assignment, Group, fitness, plan
+from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
+from farm.flow.weights import Period, Weights, weights_at
+from farm.model.ids import NodeId, StepId
+from farm.model.machines import NodeView, Use
+
+
+class Predictive:
+    """One owner; no I/O. Times are the database's."""
+
+    def __init__(
+        self,
+        model: RunTimeModel | None = None,
+        *,
+        weights: Weights | None = None,
+        periods: Sequence[Period] = (),
+        shares: Mapping[str, float] | None = None,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
+        self.model = model or RunTimeModel()
+        self._always = weights or Weights()
+        self._periods = tuple(periods)
+        self.board = Board(self.model, weights=self._always, shares=shares, limits=limits)
+        self._groups: dict[GroupKey, Group] = {}
+        self._views: dict[NodeId, NodeView] = {}
+
+    def plan(
+        self, groups: Sequence[Group], nodes: Sequence[NodeView], *, now: float, hour: float, limit: int
+    ) -> tuple[Assignment, ...]:
+        """Which tasks start where now: at most `limit`. `hour`: of the day, 0 to 24, for the weights."""
+        period, weights = weights_at(hour, self._always, self._periods)
+        self.board.period, self.board.weights = period, weights
+        # Tasks for several GPUs at once are rare, and placed before the rest so that they are not starved.
+        wide = [group for group in groups if group.demand.gpus > 1]
+        first = plan(wide, nodes, score=fitness, limit=limit) if wide else ()
+        self._follow_nodes(nodes, first, {group.step_id: group for group in wide}, now)
+        self._follow_groups([group for group in groups if group.demand.gpus <= 1], now)
+        self.board.sync_limits(use for view in nodes for use in view.uses)
+        self.board.reprice(now)
+        return first + self.board.round(now, limit - sum(each.count for each in first))
+
+    def learn(self, runs: Sequence[Run]) -> None:
+        """From ended attempts. Steps and device models that are not known any more teach nothing."""
+        for run in runs:
+            if run.step in self.model.steps and run.model in self.model.models:
+                self.model.observe(run)
+                self.board.learned(StepId(int(run.step)))
+
+    def decision(self, step_id: StepId, node_id: NodeId, device_id: str) -> Decision | None:
+        """The last one that sent a task of the step to the device."""
+        return self.board.decisions.get((step_id, node_id, device_id))
+
+    def forget(self) -> None:
+        """Another leader may have acted meanwhile: take everything in anew with the next plan."""
+        for key in list(self.board.groups()):
+            self.board.drop_group(key)
+        for node_id in list(self._views):
+            self.board.drop_node(node_id)
+        self._groups.clear()
+        self._views.clear()
+
+    def _follow_nodes(
+        self,
+        nodes: Sequence[NodeView],
+        first: Sequence[Assignment],
+        wide: Mapping[StepId, Group],
+        now: float,
+    ) -> None:
+        seen = {view.id for view in nodes}
+        for node_id in [node_id for node_id in self._views if node_id not in seen]:
+            self.board.drop_node(node_id)
+            del self._views[node_id]
+        taken: dict[NodeId, list[Use]] = {}
+        for assignment in first:
+            demand = wide[assignment.step_id].demand
+            use = Use(
+                device_id=assignment.device_id,
+                cpus=demand.cpus,
+                memory_mib=demand.memory_mib,
+                vram_mib=demand.vram_mib,
+            )
+            taken.setdefault(assignment.node_id, []).extend([use] * assignment.count)
+        for view in nodes:
+            if view.id in taken:
+                view = replace(view, uses=(*view.uses, *taken[view.id]))
+            old = self._views.get(view.id)
+            if old == view and not self.board.has_started_on(view.id):
+                continue
+            if old is None or old.capabilities != view.capabilities:
+                for device in view.capabilities.devices:
+                    self.model.add_model(model_key(device), rates_of(device))
+            self.board.put_node(view, now)
+            self._views[view.id] = view
+
+    def _follow_groups(self, groups: Sequence[Group], now: float) -> None:
+        seen = {group_key(group) for group in groups}
+        for key in [key for key in self._groups if key not in seen]:
+            self.board.drop_group(key)
+            del self._groups[key]
+        for group in groups:
+            key = group_key(group)
+            if self._groups.get(key) == group and self.board.ready(key) == group.ready:
+                continue
+            self.model.add_step(str(group.step_id), group.profile, like=group.like or None)
+            self.board.put_group(group, now)
+            self._groups[key] = group

@@ -1,0 +1,112 @@
+"""The predictive policy follows the store: what it is told again changes nothing, what differs does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from farm.flow.match import LIMIT_PREFIX, Assignment, Group
+from farm.flow.predict import Run
+from farm.flow.predictive import Predictive
+from farm.flow.weights import Order, Period, Weights
+from farm.model.ids import JobId, NodeId, StepId
+from farm.model.machines import Capabilities, Demand, Device, DeviceKind, NodeView, Use
+
+GPU = Device(
+    id="gpu", kind=DeviceKind.GPU, model="fast", fp32_tflops=80, memory_bandwidth_gbps=900, vram_mib=24_000
+)
+FREE = Weights(idle_in_tail=False, slow_cap=1e6, probe_tasks=10**6)
+
+
+def node(name: str, *uses: Use, devices: tuple[Device, ...] = (GPU,)) -> NodeView:
+    has = Capabilities(cpus=8, memory_mib=32_000, devices=devices)
+    return NodeView(id=NodeId(name), capabilities=has, uses=uses)
+
+
+def group(step: int, **changed: object) -> Group:
+    plain = Group(step_id=StepId(step), job_id=JobId(step), demand=Demand(gpus=1), ready=5)
+    return replace(plain, submitted_at=float(step), **changed)  # type: ignore[arg-type]
+
+
+def ask(
+    policy: Predictive, groups: Sequence[Group], nodes: Sequence[NodeView], now: float = 0.0
+) -> list[Assignment]:
+    return list(policy.plan(groups, nodes, now=now, hour=12.0, limit=99))
+
+
+def use(step: int, **changed: object) -> Use:
+    return replace(Use(device_id="gpu", step_id=StepId(step), since=1.0), **changed)  # type: ignore[arg-type]
+
+
+def test_what_the_store_does_not_confirm_is_planned_again() -> None:
+    policy = Predictive(weights=FREE)
+    groups, nodes = [group(1)], [node("a"), node("b")]
+    assert len(ask(policy, groups, nodes)) == 2
+    assert len(ask(policy, groups, nodes, 1.0)) == 2
+    assert ask(policy, [group(1, ready=3, running=2)], [node("a", use(1)), node("b", use(1))], 2.0) == []
+    assert len(ask(policy, [group(1, ready=3, running=1)], [node("a"), node("b", use(1))], 3.0)) == 1
+
+
+def test_groups_and_nodes_come_and_go() -> None:
+    policy = Predictive(weights=FREE)
+    assert ask(policy, [], [node("a")]) == []
+    assert {a.step_id for a in ask(policy, [group(1)], [node("a")])} == {1}
+    assert {a.step_id for a in ask(policy, [group(2)], [node("a")])} == {2}
+    assert ask(policy, [group(2)], []) == []
+    other = replace(GPU, model="other", fp32_tflops=5)
+    assert len(ask(policy, [group(2)], [node("a", devices=(other,)), node("c")])) == 2
+
+
+def test_tasks_of_one_step_that_avoid_a_node_are_a_group_of_their_own() -> None:
+    policy = Predictive(weights=FREE)
+    groups = [group(1, ready=0), group(1, ready=1, avoid=frozenset({NodeId("a")}))]
+    plan = ask(policy, groups, [node("a"), node("b")])
+    assert [(a.step_id, a.node_id, a.count) for a in plan] == [(1, "b", 1)]
+
+
+def test_a_task_for_two_gpus_gets_both_of_one_node() -> None:
+    two = (GPU, replace(GPU, id="gpu2"))
+    policy = Predictive(weights=FREE)
+    wide = group(1, demand=Demand(gpus=2), ready=1)
+    plan = ask(policy, [wide, group(2)], [node("a", devices=two), node("b")])
+    assert sorted((int(a.step_id), str(a.node_id), a.device_id) for a in plan) == [
+        (1, "a", "gpu,gpu2"),
+        (2, "b", "gpu"),
+    ]
+
+
+def test_limits_count_every_live_attempt_also_of_steps_with_nothing_ready() -> None:
+    policy = Predictive(weights=FREE, limits={"arnold": 2})
+    licensed = Demand(gpus=1, amounts=((f"{LIMIT_PREFIX}arnold", 1),))
+    busy = node("a", use(9, limits=licensed.amounts))
+    plan = ask(policy, [group(1, demand=licensed)], [busy, node("b"), node("c")])
+    assert sum(a.count for a in plan) == 1
+
+
+def test_what_is_learnt_outlives_a_change_of_leader_and_unknown_runs_teach_nothing() -> None:
+    policy = Predictive(weights=FREE)
+    ask(policy, [group(1)], [node("a")])
+    policy.learn(
+        [
+            Run(step="1", model="fast", node="a", runtime_s=400.0),
+            Run(step="77", model="fast", node="a", runtime_s=400.0),
+            Run(step="1", model="gone", node="a", runtime_s=400.0),
+        ]
+    )
+    policy.forget()
+    assert policy.model.estimate("1", "fast").median_s > 200
+    assert len(ask(policy, [group(1)], [node("a")], 5.0)) == 1
+
+
+def test_the_weights_of_the_hour_hold() -> None:
+    night = Period(name="night", from_hour=20, to_hour=6, weights=replace(FREE, order=Order.SUBMITTED))
+    policy = Predictive(weights=FREE, periods=[night])
+    groups = [group(1, ready=50), group(2, ready=1)]
+    day = policy.plan(groups, [node("a")], now=0.0, hour=12.0, limit=1)
+    policy.forget()
+    dark = policy.plan(groups, [node("a")], now=10.0, hour=23.0, limit=1)
+    assert [a.step_id for a in day] == [2]
+    assert [a.step_id for a in dark] == [1]
+    told = policy.decision(StepId(1), NodeId("a"), "gpu")
+    assert told is not None
+    assert told.period == "night"
