@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from farm.control.scheduler import Scheduler
     from farm.settings import Settings
 
+_AWAIT_S = 2.0
+
 # Nothing heavy up here: `farm --help` must be quick. What a command needs is imported when it runs.
 
 
@@ -111,13 +113,13 @@ def run_serve(settings: Settings) -> int:
     """The API alone, until a signal."""
     from farm.broker.nudge import Nudger
     from farm.http.server import serve
-    from farm.store import schema
 
     _check_shared_broker(settings)
     _log_to_stderr()
     stop = _stop_event()
     with _database(settings) as engine:
-        schema.check(engine)
+        if not _await_schema(engine, stop):
+            return 0
         nudge = Nudger(settings.broker_url)
         try:
             serving = serve(engine, settings, nudge=nudge)
@@ -134,13 +136,13 @@ def run_serve(settings: Settings) -> int:
 def run_scheduler(settings: Settings) -> int:
     """A scheduler, leading or standing by, until a signal."""
     from farm.control.scheduler import Scheduler
-    from farm.store import schema
 
     _check_shared_broker(settings)
     _log_to_stderr()
+    stop = _stop_event()
     with _database(settings) as engine:
-        schema.check(engine)
-        Scheduler(engine, settings).run(_stop_event())
+        if _await_schema(engine, stop):
+            Scheduler(engine, settings).run(stop)
     return 0
 
 
@@ -209,6 +211,23 @@ def _database(settings: Settings) -> Iterator[Engine]:
         yield engine
     finally:
         engine.dispose()
+
+
+def _await_schema(engine: Engine, stop: threading.Event) -> bool:
+    """Wait for the database: after a power cut it may come up last. False when told to stop meanwhile.
+
+    Raises UserError when its schema is not this version's.
+    """
+    from farm.store import schema
+
+    while not stop.is_set():
+        try:
+            schema.check(engine)
+            return True
+        except Unavailable as error:
+            logging.getLogger(__name__).warning("%s; trying again in %.0f s", clean(str(error)), _AWAIT_S)
+            stop.wait(_AWAIT_S)
+    return False
 
 
 def _check_shared_broker(settings: Settings) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import celery.worker.state
@@ -32,6 +33,8 @@ _LOG = logging.getLogger(__name__)
 _KombuConsumer: Any = messaging.Consumer
 _LOOK_S = 0.2
 _RESTART_S = 1.0
+_RECONNECT_S = 3.0
+"""Left to itself, Celery tries less and less often, in the end every 30 s."""
 _POOL_THREADS = 2
 """The handler only decodes: more threads would only fight for the interpreter."""
 
@@ -104,6 +107,8 @@ class CeleryWorker:
         # A line for every task, twice, is no use to anybody.
         for name in ("celery.worker.strategy", "celery.app.trace"):
             logging.getLogger(name).setLevel(logging.WARNING)
+        # It shows a traceback for each lost connection, of which the consumer then tells in one line.
+        logging.getLogger("celery.worker.loops").setLevel(logging.CRITICAL)
         while not self._is_stopping.is_set():
             try:
                 self._work()
@@ -196,6 +201,12 @@ def _parking_consumer(owner: CeleryWorker) -> type[CeleryConsumer]:
     """Celery's consumer, but what it cannot read is parked: Celery itself would acknowledge it away."""
 
     class ParkingConsumer(CeleryConsumer):  # type: ignore[misc]
+        def ensure_connected(self, conn: Any) -> Any:
+            conn.ensure_connection = partial(
+                conn.ensure_connection, interval_start=1.0, interval_step=1.0, interval_max=_RECONNECT_S
+            )
+            return super().ensure_connected(conn)
+
         def connect(self) -> Any:
             connection = super().connect()
             if connection.transport.driver_type == "memory":

@@ -138,7 +138,8 @@ class Scheduler:
                 self._intake.close()
                 self._settled_since = time.monotonic()
                 stop.wait(pause_s)
-                pause_s = min(pause_s * 2, 3.0)
+                # Not so long that the lease runs out meanwhile.
+                pause_s = min(pause_s * 2, 3.0, self._settings.leader_ttl_s / 3)
         self._end()
 
     # --- leading ----------------------------------------------------------------------------------
@@ -338,6 +339,7 @@ class Scheduler:
                     node_id=assignment.node_id,
                     device_id=assignment.device_id,
                     lease_s=self._settings.lease_s,
+                    decision=self._matcher.told(assignment),
                 )
         return assigned
 

@@ -215,10 +215,13 @@ class FarmUnderTest:
     def attempts(self, job_id: int) -> list[Any]:
         return list(self.get(f"/jobs/{job_id}/attempts", limit=1000)["items"])
 
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
     def logs(self) -> str:
         told = []
         for path in sorted(self.folder.glob("*.log")):
-            told.append(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}")
+            told.append(f"--- {path.name}\n{self.log(path.stem)[-3000:]}")
         return "\n".join(told)
 
 

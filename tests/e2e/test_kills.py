@@ -122,8 +122,7 @@ def test_a_killed_scheduler_with_a_standby(new_job: Callable[[], MarkedJob]) -> 
     farm = job.farm
     leader = farm.get("/farm")["leader"]
     farm.start("standby", "scheduler")
-    log = farm.folder / "standby.log"
-    wait_until(lambda: "standing by" in log.read_text(), "a standby")
+    wait_until(lambda: "standing by" in farm.log("standby"), "a standby")
     job.submit()
     farm.wait_for_done(job.id, 3)
     farm.kill("scheduler0")
@@ -169,6 +168,24 @@ def test_a_killed_server(job: MarkedJob) -> None:
     job.farm.kill("server")
     job.farm.start_again("server")
     job.check_done(most_starts=FRAMES)
+
+
+def test_a_power_cut_after_which_the_servers_come_up_last(
+    job: MarkedJob, rabbit: PrivateRabbit, postgres: PrivatePostgres
+) -> None:
+    farm = job.farm
+    for name in farm.commands:
+        farm.kill(name)
+    rabbit.kill()
+    postgres.kill()
+    for name in farm.commands:
+        farm.start_again(name)
+    waits = ("server", "scheduler0", "agent0")
+    said = {name: len(farm.log(name)) for name in waits}
+    wait_until(lambda: all("again" in farm.log(n)[said[n] :] for n in waits), "all wait for the servers")
+    postgres.start()
+    rabbit.start()
+    job.check_done(most_starts=FRAMES + AGENTS * ON_A_NODE)
 
 
 def test_a_cancelled_job_leaves_no_process_and_no_half_file(
