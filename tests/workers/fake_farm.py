@@ -110,7 +110,7 @@ class FakeFarm:
         self._publisher.publish(queues.control_queue(self.node_id), dump(message), persistent=False)
         self._publisher.flush(5)
 
-    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 15.0) -> None:
+    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> None:
         """Hear the node until the condition holds; else fail, and say what was heard."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -124,7 +124,7 @@ class FakeFarm:
             except TimeoutError:
                 pass
 
-    def end_of(self, attempt_id: AttemptId, timeout_s: float = 15.0) -> Finished:
+    def end_of(self, attempt_id: AttemptId, timeout_s: float = 60.0) -> Finished:
         self.until(lambda: any(end.attempt_id == attempt_id for end in self.ends), "an end", timeout_s)
         return next(end for end in self.ends if end.attempt_id == attempt_id)
 
