@@ -339,7 +339,6 @@ class Scheduler:
                     node_id=assignment.node_id,
                     device_id=assignment.device_id,
                     lease_s=self._settings.lease_s,
-                    decision=self._matcher.told(assignment),
                 )
         return assigned
 
