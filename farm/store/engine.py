@@ -62,9 +62,10 @@ def open_engine(url: str, *, pool_size: int = 10) -> sa.Engine:
             pool_timeout=10,
             connect_args={
                 "connect_timeout": 5,
-                # A hung server or a dead peer must not hold a thread: facts of reliability 4.1.
+                # A hung server or a dead peer must not hold a thread. A leader that was stopped in the middle
+                # of a transaction holds its locks, the leader's row among them: for less than `leader_ttl_s`.
                 "options": "-c statement_timeout=30000 -c lock_timeout=10000"
-                " -c idle_in_transaction_session_timeout=30000",
+                " -c idle_in_transaction_session_timeout=5000",
                 "keepalives_idle": 2,
                 "keepalives_interval": 1,
                 "keepalives_count": 3,

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 import farm.main
-from tests.e2e.services import free_port
+from tests.e2e.services import ENDS_WITH_US, free_port
 from tests.waiting import wait_until
 from workers.cpu_benchmark import measured, usable_cpus
 
@@ -110,7 +110,7 @@ class FarmUnderTest:
             (state / "cpu.json").write_bytes(_cpu_figures())
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "farm.main", *command],
+                [*ENDS_WITH_US, "--", sys.executable, "-m", "farm.main", *command],
                 env=self.environment(name),
                 stdout=log,
                 stderr=log,

@@ -22,6 +22,9 @@ import sqlalchemy as sa
 from tests.conftest import missing
 from tests.waiting import wait_until
 
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""In front of a command line: pytest may be killed, and nothing of its own may live on."""
+
 
 def add_vhost() -> str:
     """The URL of a virtual host of its own on the machine's RabbitMQ: farms must not share queues."""
@@ -66,9 +69,9 @@ class PrivatePostgres:
         # Not below pytest's own directories: each pytest that starts closes them to others, nobody included.
         self._data = data = Path(tempfile.mkdtemp(prefix="farm-test-postgres-"))
         # The server refuses to run as root.
-        self._as_user: list[str] = []
+        self._as_user = [*ENDS_WITH_US, "--"]
         if os.geteuid() == 0:
-            self._as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+            self._as_user = [*ENDS_WITH_US, "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--"]
             shutil.chown(data, "nobody", "nogroup")
         subprocess.run(
             [*self._as_user, str(self._bin / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"],
@@ -164,7 +167,7 @@ class PrivateRabbit:
             "heartbeat = 10\n"
         )
         self._epmd = subprocess.Popen(
-            [epmd, "-address", "127.0.0.1", "-port", str(self._epmd_port)],
+            [*ENDS_WITH_US, "--", epmd, "-address", "127.0.0.1", "-port", str(self._epmd_port)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -204,11 +207,16 @@ class PrivateRabbit:
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} +S 1",
         }
 
+    def _contained(self) -> list[str]:
+        """Its start script leaves the server as a child that would outlive it."""
+        namespace = ("unshare", "--pid", "--fork", "--kill-child", "--") if os.geteuid() == 0 else ()
+        return [*ENDS_WITH_US, "--", *namespace]
+
     def start(self) -> None:
         (self.folder / "log").mkdir(exist_ok=True)
         with (self.folder / "log" / "console.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(self._server)],
+                [*self._contained(), str(self._server)],
                 env=self._environment(),
                 stdout=log,
                 stderr=log,
