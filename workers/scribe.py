@@ -80,24 +80,27 @@ class Scribe:
             batch = [self._notes.get()]
             while not self._notes.empty():
                 batch.append(self._notes.get())
-            notes = [note for note in batch if note is not None]
-            try:
-                self._write(notes)
-                self._is_failing = False
-            except OSError as error:
-                if not self._is_failing:
-                    _LOG.error("journal and spool cannot be written, work goes on without them: %s", error)
-                self._is_failing = True
-            recorded = tuple(a for note in notes if isinstance(note, Received) for a, _ in note.attempts)
-            if recorded:
-                self._on_recorded(recorded)
-            reports = [note for note in notes if isinstance(note, Started | Finished)]
-            if reports:
-                self._on_reports(reports)
+            self._take([note for note in batch if note is not None])
             if None in batch:
                 self._journal.close()
                 self._spool.close()
                 return
+
+    def _take(self, notes: list[Note]) -> None:
+        """Write first, then say that it is written."""
+        try:
+            self._write(notes)
+            self._is_failing = False
+        except OSError as error:
+            if not self._is_failing:
+                _LOG.error("journal and spool cannot be written, work goes on without them: %s", error)
+            self._is_failing = True
+        recorded = tuple(a for note in notes if isinstance(note, Received) for a, _ in note.attempts)
+        if recorded:
+            self._on_recorded(recorded)
+        reports = [note for note in notes if isinstance(note, Started | Finished)]
+        if reports:
+            self._on_reports(reports)
 
     def _write(self, notes: list[Note]) -> None:
         received = [attempt for note in notes if isinstance(note, Received) for attempt in note.attempts]

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -98,16 +98,32 @@ def sort_messages(bodies: Iterable[bytes]) -> Heard:
     return heard
 
 
+def _random_id() -> str:
+    return str(uuid.uuid4())
+
+
 class Scheduler:
     """Owned by one thread: `run`."""
 
-    def __init__(self, engine: sa.Engine, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine: sa.Engine,
+        settings: Settings,
+        *,
+        intake: Intake | None = None,
+        publisher: Publisher | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        new_id: Callable[[], str] = _random_id,
+    ) -> None:
+        """The named arguments are the doors to the world, for simulations: None is the settings' broker."""
         self._engine = engine
         self._settings = settings
-        self._holder = f"{settings.node_name}-{uuid.uuid4().hex[:8]}"
+        self._clock = clock
+        self._new_id = new_id
+        self._holder = f"{settings.node_name}-{new_id()[:8]}"
         self._spaces = Spaces(engine)
-        self._intake = Intake(settings.broker_url, farm_queues(), prefetch=settings.batch * 2)
-        self._publisher = Publisher(settings.broker_url)
+        self._intake = intake or Intake(settings.broker_url, farm_queues(), prefetch=settings.batch * 2)
+        self._publisher = publisher or Publisher(settings.broker_url)
         self._lead: Lead | None = None
         self._stands_by = False
         self._renewed_at = 0.0
@@ -136,7 +152,7 @@ class Scheduler:
             except Unavailable as error:
                 _LOG.warning("%s; trying again in %.1f s", error, pause_s)
                 self._intake.close()
-                self._settled_since = time.monotonic()
+                self._settled_since = self._clock()
                 stop.wait(pause_s)
                 # Not so long that the lease runs out meanwhile.
                 pause_s = min(pause_s * 2, 3.0, self._settings.leader_ttl_s / 3)
@@ -146,7 +162,7 @@ class Scheduler:
 
     def _leads(self) -> bool:
         """Hold the lease, renewed after a third of its time, or try for it."""
-        now = time.monotonic()
+        now = self._clock()
         if self._lead is not None and now - self._renewed_at < self._settings.leader_ttl_s / 3:
             return True
         lead = acquire(self._engine, holder=self._holder, ttl_s=self._settings.leader_ttl_s)
@@ -189,7 +205,7 @@ class Scheduler:
         bodies = self._intake.drain(wait_s, self._settings.batch, linger_s=self._linger_s)
         heard = sort_messages(bodies)
         if not was_connected:
-            self._settled_since = time.monotonic()
+            self._settled_since = self._clock()
         for body in heard.unreadable:
             self._intake.park(body)
         try:
@@ -198,9 +214,9 @@ class Scheduler:
             answers = self._settle_one_by_one(bodies)
         self._intake.acknowledge()
         has_work = bool(heard.reports or heard.heartbeats or heard.is_nudged)
-        is_due = time.monotonic() - self._watched_at >= _WATCH_EVERY_S
+        is_due = self._clock() - self._watched_at >= _WATCH_EVERY_S
         if is_due:
-            self._watched_at = time.monotonic()
+            self._watched_at = self._clock()
             if self._sent:
                 with self._leading() as db:
                     self._take_out_sent(db)
@@ -300,7 +316,7 @@ class Scheduler:
     def _watch(self) -> None:
         """Silent nodes and leases that ran out: only after nodes could be heard for a whole lease."""
         settings = self._settings
-        if time.monotonic() - self._settled_since < settings.lease_s:
+        if self._clock() - self._settled_since < settings.lease_s:
             return
         with reading(self._engine) as db:
             expired = dispatching.expired(db)
@@ -333,7 +349,7 @@ class Scheduler:
                 assigned += len(claimed)
                 dispatching.lease(
                     db,
-                    [(task, AttemptId(str(uuid.uuid4()))) for task in claimed],
+                    [(task, AttemptId(self._new_id())) for task in claimed],
                     job_id=assignment.job_id,
                     step_id=assignment.step_id,
                     node_id=assignment.node_id,
