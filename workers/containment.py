@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 
@@ -25,6 +26,7 @@ _FIRST_WAIT_S = 0.0005
 _LONGEST_WAIT_S = 0.05
 SHELL_SIGNAL_BASE = 128
 """Process 1 tells by an exit status above this that a signal ended the host."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 HOST_MODULE = "workers.session_host"
@@ -182,10 +184,37 @@ def reap() -> None:
         pass
 
 
-def kill_leftovers(limit_s: float = 10.0) -> str:
+def family(roots: Collection[int]) -> set[int]:
+    """Those of `roots` that live, and all below them."""
+    if not roots:
+        return set()
+    found: set[int] = set()
+    waiting = list(set(descendants()).intersection(roots))
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += _children(pid)
+    return found
+
+
+def cpu_s() -> float:
+    """CPU seconds of the host's living descendants, and of what they waited for."""
+    ticks = 0
+    for pid in descendants():
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+        except (OSError, IndexError, ValueError):  # gone meanwhile
+            continue
+    return ticks / _TICKS_PER_S
+
+
+def kill_leftovers(limit_s: float = 10.0, *, spare: Collection[int] = ()) -> str:
     """End every descendant and wait until none is left. Empty, or one line about what cannot be killed.
 
-    Whoever still waits for a child of this process loses its exit status.
+    spare: these processes and all below them may live. Whoever still waits for a child of this process loses
+    its exit status.
     """
     deadline = time.monotonic() + limit_s
     wait_s = _FIRST_WAIT_S
@@ -197,9 +226,12 @@ def kill_leftovers(limit_s: float = 10.0) -> str:
             # A descendant that is no child of ours has a living ancestor that is, unless process 1 took it.
             if not _is_alone or not descendants():
                 return ""
-        _kill_all()
+        if spare and not _kill_others(spare):
+            return ""
+        if not spare:
+            _kill_all()
         if time.monotonic() > deadline:
-            return _describe_survivor()
+            return _describe_survivor(spare)
         time.sleep(wait_s)
         wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
@@ -218,8 +250,19 @@ def _kill_all() -> None:
             pass
 
 
-def _describe_survivor() -> str:
-    for pid in descendants():
+def _kill_others(spare: Collection[int]) -> int:
+    """Kill all but the families of `spare`; returns how many there were."""
+    others = set(descendants()) - family(spare)
+    for pid in others:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+    return len(others)
+
+
+def _describe_survivor(spare: Collection[int]) -> str:
+    for pid in set(descendants()) - family(spare):
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         except OSError:

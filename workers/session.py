@@ -15,6 +15,7 @@ import re
 import select
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,7 @@ _CALLBACK_LIMIT_S = 5.0
 """For the libraries to notice that a killed process has ended."""
 _BUFFERED_LINES = 1000
 _QUEUE_POLL_S = 0.001
+_log = logging.getLogger(__name__)
 _SHELL_NOT_FOUND = re.compile(r": exec: (?:line \d+: )?(.+): not found$")
 _COMMAND_NOT_FOUND = 127
 
@@ -102,71 +104,136 @@ LOG.setLevel(logging.INFO)
 LOG.propagate = False
 
 
-def run_session(
-    template: Mapping[str, Any],
-    step_name: str,
-    job_parameters: Parameters,
-    task_parameters: Parameters,
-    *,
-    session_id: str,
-    environment: Mapping[str, str],
-    directory: str,
-    output: Output,
-    control: Control,
-    timeout_s: float | None,
-) -> Ending:
-    """Enter the environments, run the task, exit them in reverse. Processes may still live when this returns.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One task of a step, in the farm's words."""
 
-    environment: variables on top of this process's own. timeout_s: for the task's action, on top of the
-    template's own timeout.
+    template: Mapping[str, Any]
+    step: str
+    job_parameters: Parameters
+    task_parameters: Parameters
+    timeout_s: float | None
+    """For the task's action, on top of the template's own timeout."""
+
+
+class StepSession:
+    """A session of one step: environments are entered for the first task, and exited when it closes.
+
+    Every task has the template and the job parameters of the first, but for those that no environment reads
+    (the output directory is each attempt's own).
     """
-    actions = _Actions(output, control)
-    try:
-        decoded = decode_job_template(template=dict(template), supported_extensions=EXTENSIONS)
+
+    def __init__(self, session_id: str, *, environment: Mapping[str, str], directory: str) -> None:
+        """environment: variables on top of this process's own. directory: for all that it writes."""
+        self.directory = directory
+        self.roots: frozenset[int] = frozenset()
+        """Processes that the environments left running: they and what they start live as long as it."""
+        self.is_open = False
+        """Another task can be run."""
+        self._id = session_id
+        self._environment = dict(environment)
+        self._session: Session | None = None
+        self._run: _Run | None = None
+        self._actions: _Actions | None = None
+
+    def run(
+        self,
+        work: Work,
+        *,
+        environment: Mapping[str, str],
+        output: Output,
+        control: Control,
+        keeps: bool = False,
+    ) -> Ending:
+        """Run a task. Its own processes may still live when this returns.
+
+        environment: of this task alone. keeps: leave the session open when all has gone well.
+        """
+        self._actions = actions = _Actions(output, control)
+        _listener.output, _listener.not_found = output, ""
+        try:
+            try:
+                made = self._prepare(work)
+            except Exception as error:  # noqa: BLE001  they raise IndexError and TypeError for bad templates
+                self.is_open = False
+                refusal = (Outcome.JOB_ERROR, f"the template cannot be run: {error}")
+                return Ending(command=work.step, refusal=refusal, is_final=True)
+            try:
+                ending = made.to_the_end(work.timeout_s, environment, keeps=keeps)
+                self.roots = made.roots
+                self.is_open = bool(made.entered) and keeps
+                return ending
+            except (RuntimeError, ValueError) as error:  # what the libraries raise on purpose
+                self.is_open = False
+                return Ending(command=work.step, refusal=(Outcome.JOB_ERROR, str(error)))
+        finally:
+            if not self.is_open:
+                self._clean_up()
+            _listener.output = None
+            actions.close()
+
+    def close(self, control: Control) -> None:
+        """Exit the environments, within `EXIT_AFTER_STOP_LIMIT_S`. What they leave is the caller's to end."""
+        if not self.is_open or self._run is None:
+            return
+        self.is_open = False
+        silent = Output(send_text=lambda _text: None, send_progress=lambda _fraction, _message: None)
+        self._actions = actions = _Actions(silent, control)
+        try:
+            self._run.leave(actions)
+        except (RuntimeError, ValueError) as error:
+            _log.warning("a session cannot be closed in order: %s", error)
+        finally:
+            self._clean_up()
+            actions.close()
+
+    def _prepare(self, work: Work) -> _Run:
+        decoded = decode_job_template(template=dict(work.template), supported_extensions=EXTENSIONS)
         values = preprocess_job_parameters(
             job_template=decoded,
-            job_parameter_values={name: text for name, (_, text) in job_parameters.items()},
+            job_parameter_values={name: text for name, (_, text) in work.job_parameters.items()},
             # Paths came from another machine: nothing here is relative to anything.
             job_template_dir=Path(),
             current_working_dir=Path(),
             allow_job_template_dir_walk_up=True,
         )
         created = create_job_with_symbol_tables(job_template=decoded, job_parameter_values=values)
-        step = next((step for step in created.job.steps if step.name == step_name), None)
+        step = next((step for step in created.job.steps if step.name == work.step), None)
         if step is None:
-            raise ValueError(f"it has no step {step_name!r}")
+            raise ValueError(f"it has no step {work.step!r}")
         task = {
             name: ParameterValue(type=ParameterValueType(kind), value=text)
-            for name, (kind, text) in task_parameters.items()
+            for name, (kind, text) in work.task_parameters.items()
         }
-        session = Session(
-            session_id=session_id,
-            job_parameter_values=values,
-            job_name=created.job.name,
-            callback=actions.on_status,
-            os_env_vars=dict(environment),
-            session_root_directory=Path(directory),
-            revision_extensions=RevisionExtensions(
-                spec_rev=SpecificationRevision.v2023_09,
-                supported_extensions=[extension.value for extension in created.job.extensions or ()],
-            ),
-        )
-    except Exception as error:  # noqa: BLE001  the libraries raise IndexError and TypeError for bad templates
-        actions.close()
-        refusal = (Outcome.JOB_ERROR, f"the template cannot be run: {error}")
-        return Ending(command=step_name, refusal=refusal, is_final=True)
-    _listener.output, _listener.not_found = output, ""
-    run = _Run(session, actions, created, step, task)
-    try:
-        return run.to_the_end(timeout_s)
-    except (RuntimeError, ValueError) as error:  # what the libraries raise on purpose
-        return Ending(command=step_name, refusal=(Outcome.JOB_ERROR, str(error)))
-    finally:
+        if self._session is None:
+            self._session = Session(
+                session_id=self._id,
+                job_parameter_values=values,
+                job_name=created.job.name,
+                callback=self._on_status,
+                os_env_vars=self._environment,
+                session_root_directory=Path(self.directory),
+                revision_extensions=RevisionExtensions(
+                    spec_rev=SpecificationRevision.v2023_09,
+                    supported_extensions=[extension.value for extension in created.job.extensions or ()],
+                ),
+            )
+        else:
+            # The libraries have no other way to say that this task's output directory is another one.
+            self._session._job_parameter_values = dict(values)
+        assert self._actions is not None
+        entered = self._run.entered if self._run is not None else None
+        self._run = _Run(self._session, self._actions, created, step, task, entered, self.roots)
+        return self._run
+
+    def _on_status(self, session_id: str, status: ActionStatus) -> None:
+        if self._actions is not None:
+            self._actions.on_status(session_id, status)
+
+    def _clean_up(self) -> None:
         # Their clean-up waits for every process, for ever: first there must be none.
-        if not containment.kill_leftovers():
-            session.cleanup()
-        _listener.output = None
-        actions.close()
+        if self._session is not None and not containment.kill_leftovers():
+            self._session.cleanup()
 
 
 class _Actions:
@@ -240,11 +307,24 @@ def _cancel(session: Session) -> None:
 
 
 class _Run:
-    """One attempt: environments in, task, environments out."""
+    """One task: environments in, unless they are; task; environments out, unless it keeps them."""
 
     def __init__(
-        self, session: Session, actions: _Actions, created: Any, step: Any, task: dict[str, ParameterValue]
+        self,
+        session: Session,
+        actions: _Actions,
+        created: Any,
+        step: Any,
+        task: dict[str, ParameterValue],
+        entered: list[tuple[Any, str, Any]] | None,
+        roots: frozenset[int],
     ) -> None:
+        """entered: of the task before in this session; None: it is the first."""
+        self.entered: list[tuple[Any, str, Any]] = entered or []
+        """Environments to be exited: identifier, name, symbols."""
+        self.roots = roots
+        """Processes that entering them left running."""
+        self._is_first = entered is None
         self._session = session
         self._actions = actions
         self._step = step
@@ -261,19 +341,28 @@ class _Run:
         command = str(step.script.actions.onRun.command)
         self._command = step.name if "{{" in command else os.path.basename(command)
 
-    def to_the_end(self, timeout_s: float | None) -> Ending:
-        entered: list[tuple[Any, str, Any]] = []
-        ending = self._enter_all(entered) or self._run_task(timeout_s)
-        after = self._exit_all(entered, hurries=ending.stop is not None or ending.timeout_s is not None)
+    def to_the_end(self, timeout_s: float | None, environment: Mapping[str, str], *, keeps: bool) -> Ending:
+        ending = self._enter_all() if self._is_first else None
+        if ending is None:
+            ending = self._run_task(timeout_s, environment)
         is_well = ending.exit_code == 0 and ending.refusal is None and ending.stop is None
-        if is_well and after and not self._actions.output.readings.fail_message:
+        is_well = is_well and not self._actions.output.readings.fail_message
+        if keeps and is_well and self.entered:
+            return ending
+        after = self._exit_all(hurries=ending.stop is not None or ending.timeout_s is not None)
+        if is_well and after:
             ending = self._ending(refusal=(Outcome.JOB_ERROR, after))
         return ending
 
-    def _enter_all(self, entered: list[tuple[Any, str, Any]]) -> Ending | None:
+    def leave(self, actions: _Actions) -> None:
+        """Exit the environments in a hurry, with no task at hand."""
+        self._actions = actions
+        self._exit_all(hurries=True)
+
+    def _enter_all(self) -> Ending | None:
         """Enter the environments; an Ending when one cannot be. Those in `entered` must be exited."""
         for environment, step_name, symbols in self._environments:
-            start = partial(self._enter, entered, environment, step_name, symbols)
+            start = partial(self._enter, environment, step_name, symbols)
             status = self._actions.finish(self._session, start, limit_s=ENTER_LIMIT_S)
             problem = _problem(status)
             if problem:
@@ -285,23 +374,23 @@ class _Run:
             time.sleep(_SETTLE_S)
             while containment.is_busy() and time.monotonic() < deadline:
                 time.sleep(_SETTLE_POLL_S)
+            self.roots = frozenset(containment.descendants())
         return None
 
-    def _enter(
-        self, entered: list[tuple[Any, str, Any]], environment: Any, step_name: str | None, symbols: Any
-    ) -> None:
+    def _enter(self, environment: Any, step_name: str | None, symbols: Any) -> None:
         identifier = self._session.enter_environment(
             environment=environment, step_name=step_name, resolved_symtab=symbols
         )
-        entered.append((identifier, environment.name, symbols))
+        self.entered.append((identifier, environment.name, symbols))
 
-    def _run_task(self, timeout_s: float | None) -> Ending:
+    def _run_task(self, timeout_s: float | None, environment: Mapping[str, str]) -> Ending:
         started = time.monotonic()
         status = self._actions.finish(
             self._session,
             lambda: self._session.run_task(
                 step_script=self._step.script,
                 task_parameter_values=self._task,
+                os_env_vars=dict(environment),
                 step_name=self._step.name,
                 resolved_symtab=self._step_symbols,
             ),
@@ -318,12 +407,12 @@ class _Run:
         self._actions.output.readings.fail_message = status.fail_message or ""
         return self._ending(exit_code=status.exit_code)
 
-    def _exit_all(self, entered: list[tuple[Any, str, Any]], *, hurries: bool) -> str:
+    def _exit_all(self, *, hurries: bool) -> str:
         """Exit what was entered, last first; the first problem, if any."""
         first_problem = ""
         hurry_until = time.monotonic() + EXIT_AFTER_STOP_LIMIT_S
-        while entered:
-            identifier, name, symbols = entered.pop()
+        while self.entered:
+            identifier, name, symbols = self.entered.pop()
             hurries = hurries or self._actions.control.stop is not None
             limit_s = max(0.0, hurry_until - time.monotonic()) if hurries else EXIT_LIMIT_S
             start = partial(self._session.exit_environment, identifier=identifier, resolved_symtab=symbols)

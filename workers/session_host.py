@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import resource
+import select
 import shlex
 import shutil
 import signal
@@ -24,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from farm.model.attempts import PublishedFile
 from farm.model.ids import AttemptId
@@ -38,6 +40,7 @@ from farm.wire.messages import (
     HostRun,
     Progress,
     Started,
+    StepScript,
     ToHost,
     UnknownMessage,
     dump,
@@ -49,6 +52,9 @@ from workers.endings import Ending, Verdict, judge, one_line
 from workers.output import Output, parser_for
 from workers.processes import TAG
 from workers.verify import Unfit, check_files
+
+if TYPE_CHECKING:
+    from workers.session import StepSession
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +68,8 @@ _HEADER_LIMIT = 2000
 _STALE_S = 60.0
 """A directory as young as this may belong to a host that has not locked it yet."""
 _DIE_LIMIT_S = 5.0
+SESSION_IDLE_S = 60.0
+"""A session that is kept for the next task holds memory: so long at most, when none comes."""
 
 
 class Channel:
@@ -109,6 +117,14 @@ class Inbox:
             else:
                 self._waiting.append(message)
 
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the agent says something within this time."""
+        if self._waiting:
+            return True
+        poller = select.poll()
+        poller.register(self.descriptor, select.POLLIN)
+        return bool(poller.poll(timeout_s * 1000))
+
     def next_run(self) -> HostRun:
         """Wait for the next attempt. A cancel that comes before it was meant for one that has ended."""
         while True:
@@ -140,12 +156,13 @@ class Attempt:
         self._ended: float | None = None
         self._exit_code: int | None = None
         self._peak_memory_mib: int | None = None
+        self._cpu_s = self._cpu_before_s = 0.0
         self._warnings: list[str] = []
         self._output: Output | None = None
 
     def make(self) -> Finished:
         """Run it to its end; afterwards none of its processes is left, or the reason says so."""
-        cpu_before = _children_cpu_s()
+        self._cpu_before_s = _cpu_s()
         try:
             verdict = self._to_the_end()
         except staging.StagingError as error:
@@ -172,11 +189,11 @@ class Attempt:
             runtime_s=ended - self._started,
             load_s=None if rendering_since is None else rendering_since - self._started,
             peak_memory_mib=self._peak_memory_mib,
-            cpu_s=_children_cpu_s() - cpu_before,
+            cpu_s=self._cpu_s,
         )
 
     def _to_the_end(self) -> Verdict:
-        stuck = containment.kill_leftovers(limit_s=0)
+        stuck = containment.kill_leftovers(limit_s=0, spare=self._host.spared)
         if stuck:
             return Verdict(outcome=Outcome.NODE_FAULT, reason=stuck)
         if self._host.inbox.stop is not None:
@@ -221,11 +238,13 @@ class Attempt:
         return adopted
 
     def _run_processes(self) -> tuple[Ending, Output]:
-        directory = self._host.make_directory()
+        kept = self._host.session
+        directory = self._host.make_directory() if kept is None else kept.directory
         try:
             ending, output = self._run_in(directory)
             self._ended = time.monotonic()
-            stuck = containment.kill_leftovers()
+            self._cpu_s = _cpu_s() - self._cpu_before_s
+            stuck = containment.kill_leftovers(spare=self._host.spared)
             if stuck:
                 ending = replace(ending, stop=None, timeout_s=None, refusal=(Outcome.NODE_FAULT, stuck))
             output.close()
@@ -233,10 +252,8 @@ class Attempt:
                 ending = replace(ending, oom_kills=self._host.new_oom_kills())
             return ending, output
         finally:
-            try:
-                os.rmdir(directory)  # mostly nothing was left in it, and this is one system call
-            except OSError:
-                shutil.rmtree(directory, ignore_errors=True)
+            if self._host.session is None:
+                _remove(directory)
 
     def _run_in(self, directory: str) -> tuple[Ending, Output]:
         order, script = self._order, self._script
@@ -268,18 +285,25 @@ class Attempt:
             return ending, output
         from workers import session  # half a second, and plain steps do without
 
-        ending = session.run_session(
-            script.template,
-            script.step,
-            self._parameters,
-            order.parameters,
-            session_id=order.attempt_id,
-            environment=added,
-            directory=directory,
+        kept = self._host.session or session.StepSession(
+            order.attempt_id, environment=added, directory=directory
+        )
+        self._host.session = None
+        ending = kept.run(
+            session.Work(
+                template=script.template,
+                step=script.step,
+                job_parameters=self._parameters,
+                task_parameters=order.parameters,
+                timeout_s=script.timeout_s,
+            ),
+            environment={TAG: order.attempt_id},
             output=output,
             control=self._host.inbox,
-            timeout_s=script.timeout_s,
+            keeps=_may_keep(script),
         )
+        if kept.is_open:
+            self._host.keep(kept, self._run)
         return ending, output
 
     def _accept(self, output: Output) -> Verdict:
@@ -331,6 +355,9 @@ class Host:
         self.inbox = inbox
         self.channel = channel
         self.environment = environment
+        self.session: StepSession | None = None
+        """Open after the last task, for the next one of its step."""
+        self._session_of: tuple[Any, ...] = ()
         self._root = root
         self._attempts = 0
         self._oom_kills = _oom_kills()
@@ -339,9 +366,29 @@ class Host:
         """Make attempts until the agent is gone."""
         self.channel.send(HostReady())
         while True:
+            if self.session is not None and not self.inbox.wait(SESSION_IDLE_S):
+                self._close_session()
             run = self.inbox.next_run()
+            if self._session_of != _session_key(run):
+                self._close_session()
             self.channel.send(Started(attempt_id=run.order.attempt_id))
             self.channel.send(Attempt(run, self).make())
+
+    @property
+    def spared(self) -> frozenset[int]:
+        """Processes that outlive an attempt: the open session's."""
+        return frozenset() if self.session is None else self.session.roots
+
+    def keep(self, session: StepSession, run: HostRun) -> None:
+        """Leave the session open for tasks like this one."""
+        self.session, self._session_of = session, _session_key(run)
+
+    def _close_session(self) -> None:
+        session, self.session, self._session_of = self.session, None, ()
+        if session is not None:
+            session.close(self.inbox)
+            containment.kill_leftovers()
+            _remove(session.directory)
 
     def make_directory(self) -> str:
         """A private working directory for the next attempt."""
@@ -356,6 +403,38 @@ class Host:
         return None if before is None or self._oom_kills is None else self._oom_kills - before
 
 
+def _may_keep(script: StepScript) -> bool:
+    """Whether the step's session may serve other tasks: no environment has seen this attempt's directory."""
+    if not script.keeps_sessions:
+        return False
+    step: dict[str, Any] = next(
+        (step for step in script.template.get("steps", ()) if step.get("name") == script.step), {}
+    )
+    environments = (script.template.get("jobEnvironments"), step.get("stepEnvironments"))
+    return script.output is None or f"Param.{script.output.directory_parameter}" not in json.dumps(
+        environments
+    )
+
+
+def _session_key(run: HostRun) -> tuple[Any, ...]:
+    """Tasks with equal ones may share a session: same step, same devices, same parameters."""
+    script = run.script
+    private = script.output.directory_parameter if script.output is not None else None
+    return (
+        script.job_uid,
+        script.step,
+        sorted(run.environment.items()),
+        {name: value for name, value in script.parameters.items() if name != private},
+    )
+
+
+def _remove(directory: str) -> None:
+    try:
+        os.rmdir(directory)  # mostly nothing was left in it, and this is one system call
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def _oom_kills() -> int | None:
     try:
         for line in Path("/proc/vmstat").read_text().splitlines():
@@ -366,9 +445,10 @@ def _oom_kills() -> int | None:
     return None
 
 
-def _children_cpu_s() -> float:
+def _cpu_s() -> float:
+    """CPU seconds of all that this host has started, living or collected."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    return usage.ru_utime + usage.ru_stime + containment.cpu_s()
 
 
 def _make_root() -> Path:

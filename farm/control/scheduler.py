@@ -438,6 +438,7 @@ class Scheduler:
                 output=step.output,
                 isolation=step.isolation,
                 timeout_s=submission.settings.timeout_s,
+                keeps_sessions=submission.settings.keep_sessions,
             )
         while len(self._scripts) > _SCRIPTS_KEPT:
             self._scripts.popitem(last=False)

@@ -760,6 +760,7 @@ _OURS: Final[Mapping[str, str]] = {
     "replace_existing": "replace_existing",
     "trust_scripts": "trust_scripts",
     "depends_on": "depends_on",
+    "keep_sessions": "keep_sessions",
 }
 """`farm:NAME` -> field of JobSettings. `farm:output` is told apart."""
 _DEADLINES: Final[Mapping[str, str]] = {
@@ -828,7 +829,7 @@ def _parameter_text(name: str, value: Any) -> str:
 
 def _setting(name: str, field: str, value: Any) -> Any:
     """The value of a JobSettings field from what a file may hold; ranges are `plan_job`'s business."""
-    if field in ("is_paused", "reverse", "replace_existing", "trust_scripts"):
+    if field in ("is_paused", "reverse", "replace_existing", "trust_scripts", "keep_sessions"):
         return _as_bool(name, value)
     if field == "pool":
         if not isinstance(value, str):

@@ -88,6 +88,8 @@ class JobSettings:
     """Let scripts in scene files run (Blender drivers and the like)."""
     timeout_s: float | None = None
     """An attempt that runs longer is stopped as stalled."""
+    keep_sessions: bool = False
+    """Enter a step's environments once for several tasks on a node, not for each."""
 
 
 MAX_TASKS_PER_JOB = 1_000_000

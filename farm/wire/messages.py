@@ -47,6 +47,8 @@ class StepScript:
     output: OutputSpec | None = None
     isolation: Isolation = Isolation.EXCLUSIVE
     timeout_s: float | None = None
+    keeps_sessions: bool = False
+    """One OpenJD session may serve several attempts of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

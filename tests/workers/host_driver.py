@@ -105,6 +105,7 @@ def make_run(
     generation: int = 1,
     task_id: int = 7,
     job_uid: str = "",
+    keeps_sessions: bool = False,
 ) -> HostRun:
     """With `output`, the parameter `Output` is that directory."""
     known = dict(parameters or {})
@@ -124,6 +125,7 @@ def make_run(
         output=spec,
         isolation=isolation,
         timeout_s=timeout_s,
+        keeps_sessions=keeps_sessions,
     )
     order = Order(
         attempt_id=AttemptId(attempt_id),

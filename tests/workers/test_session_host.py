@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -684,6 +686,93 @@ def test_a_cancelled_session_exits_its_environments_and_leaves_no_daemon(
         assert outer_pids(tag) == []
         assert log.read_text().splitlines()[-2:] == ["exit Inner", "exit Outer"]
         assert driver.run(make_run(renderer_template("say", "again"))).outcome is Outcome.SUCCEEDED
+
+
+_DAEMON = "setsid sleep 1000 >/dev/null 2>&1 & echo openjd_env: DAEMON=$!"
+
+
+def _kept(log: Path, task: str, number: int, *, job: str, **more: Any) -> HostRun:
+    template = _session_template(log, task, enter=_DAEMON)
+    frame = {"Frame": ("INT", str(number))}
+    return make_run(
+        template,
+        f"{job}-{number}",
+        task_parameters=frame,
+        task_id=number,
+        job_uid=job,
+        keeps_sessions=True,
+        **more,
+    )
+
+
+def test_a_kept_session_serves_the_tasks_of_its_step_and_ends_with_it(
+    held: Containment, tmp_path: Path
+) -> None:
+    log, other = tmp_path / "log", tmp_path / "other"
+    leave = "setsid sleep 1000 >/dev/null 2>&1 &"
+    task = f"kill -0 $DAEMON || exit 3; echo served by $DAEMON as $FARM_ATTEMPT_ID; {leave}"
+    job = f"kept-{held}"
+    told = []
+    with HostDriver(held) as driver:
+        for number in (1, 2, 3):
+            assert driver.run(_kept(log, task, number, job=job)).outcome is Outcome.SUCCEEDED, driver.seen
+            told += re.findall(r"served by (\d+) as (\S+)", driver.seen.text)
+            assert len(outer_pids(f"{job}-1")) == 1, "the daemon, and nothing that the task left"
+            assert number == 1 or outer_pids(f"{job}-{number}") == []
+        assert [words[1] for words in told] == [f"{job}-1", f"{job}-2", f"{job}-3"]
+        assert len({words[0] for words in told}) == 1, "one daemon served them"
+        tasks = ["task 1", "task 2", "task 3"]
+        assert log.read_text().splitlines() == ["enter Outer", "enter Inner", *tasks]
+        assert driver.run(_kept(other, "true", 4, job="another")).outcome is Outcome.SUCCEEDED
+        assert outer_pids(f"{job}-1") == []
+        assert log.read_text().splitlines()[-2:] == ["exit Inner", "exit Outer"]
+    assert outer_pids("another-4") == []
+
+
+def test_a_task_that_fails_ends_its_session_and_the_next_one_starts_anew(
+    host: HostDriver, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    assert host.run(_kept(log, "true", 1, job="fails")).outcome is Outcome.SUCCEEDED
+    finished = host.run(_kept(log, "exit 4", 2, job="fails"))
+    assert (finished.outcome, finished.exit_code) == (Outcome.JOB_ERROR, 4)
+    assert outer_pids("fails-1") == []
+    assert host.run(_kept(log, "true", 3, job="fails")).outcome is Outcome.SUCCEEDED
+    assert log.read_text().splitlines() == [
+        *("enter Outer", "enter Inner", "task 1", "task 2", "exit Inner", "exit Outer"),
+        *("enter Outer", "enter Inner", "task 3"),
+    ]
+
+
+def test_tasks_of_one_session_write_where_each_of_them_is_told(host: HostDriver, tmp_path: Path) -> None:
+    task = "echo {{Task.Param.Frame}} > {{Param.Output}}/{{Task.Param.Frame}}.txt"
+    for number in (1, 2):
+        name = f"{number}.txt"
+        run = _kept(tmp_path / "log", task, number, job="writes", output=tmp_path / "out", files=(name,))
+        assert host.run(run).outcome is Outcome.SUCCEEDED, host.seen
+        assert (tmp_path / "out" / name).read_text() == f"{number}\n"
+    assert (tmp_path / "log").read_text().count("enter Inner") == 1
+
+
+def test_an_environment_that_reads_the_output_directory_serves_one_task(
+    host: HostDriver, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    for number in (1, 2):
+        run = _kept(log, "true", number, job="reads", output=tmp_path / str(number), files=("a.txt",))
+        enter = run.script.template["steps"][0]["stepEnvironments"][0]["script"]["actions"]["onEnter"]
+        enter["args"][1] += "; echo x > {{Param.Output}}/a.txt"
+        assert host.run(run).outcome is Outcome.SUCCEEDED, host.seen
+    assert log.read_text().count("exit Inner") == 2
+
+
+def test_other_devices_get_another_session(host: HostDriver, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for number, device in enumerate(("GPU-1", "GPU-2"), start=1):
+        run = _kept(log, "echo on $CARD", number, job="devices", environment={"CARD": device})
+        assert host.run(run).outcome is Outcome.SUCCEEDED
+        assert f"on {device}" in host.seen.text
+    assert log.read_text().count("enter Inner") == 2
 
 
 def test_a_session_that_hangs_is_stopped_in_time(host: HostDriver, tmp_path: Path) -> None:
