@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 if TYPE_CHECKING:
     from farm.cli.client import Client
     from farm.cli.doctor import GpusSeen
+    from farm.cli.listing import Wanted
     from farm.settings import Settings
 
 
@@ -50,9 +51,24 @@ def examples(*lines: str) -> str:
 Json = Annotated[bool, typer.Option("--json", help="Print the farm's own objects as JSON, for scripts.")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's number.")]
 JobNames = Annotated[list[str], typer.Argument(metavar="JOB...", help="Numbers of jobs.")]
+NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of nodes.")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
 Frames = Annotated[
     str | None, typer.Option("--frames", "-f", metavar="RANGE", help="Only these frames, such as 1-100x2.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the numbers or names alone.")]
+Silent = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when it went well.")]
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="A,B,C", help="Which fields to show, or all; see `farm fields`."),
+]
+Sort = Annotated[
+    str | None,
+    typer.Option("--sort", metavar="FIELD", help="In the order of this field; -FIELD turns it round."),
+]
+Filter = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILTER]", help="Such as 'state=failed and user=anna'; see `farm fields`."),
 ]
 OfStep = Annotated[str | None, typer.Option("--step", metavar="NAME", help="Only tasks of this step.")]
 
@@ -85,6 +101,14 @@ def build(programs: Programs, at_end: ExitStack) -> typer.Typer:
 
 def _finish(status: int) -> None:
     raise typer.Exit(status)
+
+
+def _wanted(
+    words: list[str] | None, columns: str | None, sort: str | None, *, is_quiet: bool, is_json: bool
+) -> Wanted:
+    from farm.cli.listing import Wanted
+
+    return Wanted(words=tuple(words or ()), columns=columns, sort=sort, is_quiet=is_quiet, is_json=is_json)
 
 
 def _connecter(at_end: ExitStack) -> Connect:
@@ -282,8 +306,15 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
 
 
 def _add_looks(app: typer.Typer, connect: Connect) -> None:
-    @app.command(epilog=examples("farm jobs", "farm jobs --state failed --user anna --json"))
+    @app.command(
+        epilog=examples(
+            "farm jobs",
+            "farm jobs 'state=failed and age<2d'",
+            "farm jobs --user anna --columns id,name,progress,left",
+        )
+    )
     def jobs(
+        filter: Filter = None,
         state: Annotated[
             list[str] | None, typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.")
         ] = None,
@@ -292,12 +323,22 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
         everything: Annotated[
             bool, typer.Option("--all", "-a", help="Every job, not just those that go on and the newest.")
         ] = False,
+        columns: Columns = None,
+        sort: Sort = None,
+        quiet: Quiet = False,
         json: Json = False,
     ) -> None:
         """List jobs, newest first: progress, time left, why one waits."""
         from farm.cli import looks
 
-        looks.jobs(connect(), states=state or (), user=user, name=name, is_all=everything, is_json=json)
+        looks.jobs(
+            connect,
+            states=state or (),
+            user=user,
+            name=name,
+            is_all=everything,
+            wanted=_wanted(filter, columns, sort, is_quiet=quiet, is_json=json),
+        )
 
     @app.command(epilog=examples("farm job 12", "farm job 12 --json"))
     def job(
@@ -315,20 +356,41 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
         else:
             looks.job(connect(), job, is_json=json)
 
-    @app.command(epilog=examples("farm tasks 12 --state failed", "farm tasks 12 --frames 1-20"))
+    @app.command(
+        epilog=examples(
+            "farm tasks 12",
+            "farm tasks 12 'state=failed and node~gpu'",
+            "farm tasks 'state=running and time>10m' --sort -time",
+        )
+    )
     def tasks(
-        job: JobName,
+        words: Annotated[
+            list[str] | None,
+            typer.Argument(
+                metavar="[JOB] [FILTER]",
+                help="The job's number, all when left out; and a filter, see `farm fields`.",
+            ),
+        ] = None,
         state: Annotated[
             list[str] | None, typer.Option(metavar="STATE", help="Only tasks in this state. Repeatable.")
         ] = None,
         frames: Frames = None,
         step: OfStep = None,
+        columns: Columns = None,
+        sort: Sort = None,
+        quiet: Quiet = False,
         json: Json = False,
     ) -> None:
-        """List a job's tasks: node, time, and what went wrong."""
+        """List tasks: node, time, and what went wrong."""
         from farm.cli import looks
 
-        looks.tasks(connect(), job, states=state or (), frames=frames, step=step, is_json=json)
+        looks.tasks(
+            connect,
+            states=state or (),
+            frames=frames,
+            step=step,
+            wanted=_wanted(words, columns, sort, is_quiet=quiet, is_json=json),
+        )
 
     @app.command(epilog=examples("farm logs 12 --follow", "farm logs 12 --frame 7 --tail 50"))
     def logs(
@@ -360,17 +422,49 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
 
         looks.why(connect(), job, is_json=json)
 
-    @app.command(epilog=examples("farm events --follow", "farm events --job 12 --limit 200"))
+    @app.command(
+        epilog=examples(
+            "farm events --follow",
+            "farm events --job 12 --limit 200",
+            "farm events 'kind=task-failed and node=blade-3'",
+        )
+    )
     def events(
+        filter: Filter = None,
         job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Only of this job.")] = None,
         limit: Annotated[int, typer.Option(metavar="N", min=1, help="How many, the newest last.")] = 50,
         follow: Annotated[bool, typer.Option("--follow", help="Go on as they happen, until Ctrl-C.")] = False,
+        columns: Columns = None,
+        sort: Sort = None,
+        quiet: Quiet = False,
         json: Json = False,
     ) -> None:
-        """List what happened on the farm."""
+        """List what happened on the farm.
+
+        A filter is held against the newest 1,000 events.
+        """
         from farm.cli import looks
 
-        looks.events(connect(), job=job, limit=limit, is_following=follow, is_json=json)
+        looks.events(
+            connect,
+            job=job,
+            limit=limit,
+            is_following=follow,
+            wanted=_wanted(filter, columns, sort, is_quiet=quiet, is_json=json),
+        )
+
+    @app.command(epilog=examples("farm fields", "farm fields tasks"))
+    def fields(
+        of: Annotated[
+            Literal["jobs", "tasks", "nodes", "events"] | None,
+            typer.Argument(metavar="[LIST]", help="jobs, tasks, nodes or events; all when left out."),
+        ] = None,
+        json: Json = False,
+    ) -> None:
+        """Explain filters, and the fields for them and for --columns."""
+        from farm.cli import listing
+
+        listing.explain(of, is_json=json)
 
     @app.command(epilog=examples("farm wait 12 13 && echo all done"))
     def wait(
@@ -392,63 +486,99 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
 
 def _add_changes(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm pause 12"))
-    def pause(jobs: JobNames, json: Json = False) -> None:
+    def pause(jobs: JobNames, quiet: Silent = False, json: Json = False) -> None:
         """Hold jobs: what runs goes on, nothing new is started."""
         from farm.cli import changes
 
-        changes.change(connect(), jobs, {"is_paused": True}, "paused", is_json=json)
+        changes.change(connect(), jobs, {"is_paused": True}, "paused", is_quiet=quiet, is_json=json)
 
     @app.command(epilog=examples("farm resume 12"))
-    def resume(jobs: JobNames, json: Json = False) -> None:
+    def resume(jobs: JobNames, quiet: Silent = False, json: Json = False) -> None:
         """Let paused jobs go on."""
         from farm.cli import changes
 
-        changes.change(connect(), jobs, {"is_paused": False}, "resumed", is_json=json)
+        changes.change(connect(), jobs, {"is_paused": False}, "resumed", is_quiet=quiet, is_json=json)
 
     @app.command(epilog=examples("farm priority 12 80"))
     def priority(
         job: JobName,
         priority: Annotated[int, typer.Argument(metavar="0-100", help="Higher goes first.")],
+        quiet: Silent = False,
         json: Json = False,
     ) -> None:
         """Set a job's priority."""
         from farm.cli import changes
 
         told = f"has priority {priority} now"
-        changes.change(connect(), [job], {"priority": priority}, told, is_json=json)
+        changes.change(connect(), [job], {"priority": priority}, told, is_quiet=quiet, is_json=json)
 
     @app.command(epilog=examples("farm cancel 12", "farm cancel 12 --frames 100-250"))
-    def cancel(job: JobName, frames: Frames = None, step: OfStep = None, json: Json = False) -> None:
-        """End a job, or some of its frames.
+    def cancel(
+        jobs: JobNames,
+        frames: Frames = None,
+        step: OfStep = None,
+        quiet: Silent = False,
+        json: Json = False,
+    ) -> None:
+        """End jobs, or some of their frames.
 
         Their renderers are stopped. Frames that are done stay.
         """
         from farm.cli import changes
 
-        changes.cancel(connect(), job, frames=frames, step=step, is_json=json)
+        changes.cancel(connect(), jobs, frames=frames, step=step, is_quiet=quiet, is_json=json)
 
-    @app.command(epilog=examples("farm retry 12", "farm retry 12 --frames 7"))
-    def retry(job: JobName, frames: Frames = None, step: OfStep = None, json: Json = False) -> None:
+    @app.command(epilog=examples("farm retry 12", "farm retry 12 --frames 7", "farm retry --failed"))
+    def retry(
+        jobs: Annotated[
+            list[str] | None,
+            typer.Argument(
+                metavar="[JOB...]", help="Numbers of jobs; with --failed, all of yours if left out."
+            ),
+        ] = None,
+        frames: Frames = None,
+        step: OfStep = None,
+        failed: Annotated[
+            bool, typer.Option("--failed", help="Failed frames only, not those that were cancelled.")
+        ] = False,
+        quiet: Silent = False,
+        json: Json = False,
+    ) -> None:
         """Try failed and cancelled frames again."""
         from farm.cli import changes
+        from farm.errors import UserError
 
-        changes.retry(connect(), job, frames=frames, step=step, states=("failed", "cancelled"), is_json=json)
+        if not jobs and not failed:
+            raise UserError("name a job, or say --failed to retry what failed in all of yours")
+        states = ("failed",) if failed else ("failed", "cancelled")
+        changes.retry(
+            connect(), jobs or (), frames=frames, step=step, states=states, is_quiet=quiet, is_json=json
+        )
 
     @app.command(epilog=examples("farm requeue 12 --frames 1-20", "farm requeue 12 --all"))
     def requeue(
-        job: JobName,
+        jobs: JobNames,
         frames: Frames = None,
         step: OfStep = None,
         everything: Annotated[bool, typer.Option("--all", help="Every frame of the job.")] = False,
+        quiet: Silent = False,
         json: Json = False,
     ) -> None:
         """Render frames again that are done, failed or cancelled."""
         from farm.cli import changes
 
-        changes.requeue(connect(), job, frames=frames, step=step, is_all=everything, is_json=json)
+        changes.requeue(
+            connect(), jobs, frames=frames, step=step, is_all=everything, is_quiet=quiet, is_json=json
+        )
 
     @app.command(epilog=examples("farm release 12 --frames 7"))
-    def release(job: JobName, frames: Frames = None, step: OfStep = None, json: Json = False) -> None:
+    def release(
+        jobs: JobNames,
+        frames: Frames = None,
+        step: OfStep = None,
+        quiet: Silent = False,
+        json: Json = False,
+    ) -> None:
         """Start held frames again, on your word.
 
         You say that their old renderer is dead for certain. A frame is held when its node vanished
@@ -457,19 +587,27 @@ def _add_changes(app: typer.Typer, connect: Connect) -> None:
         """
         from farm.cli import changes
 
-        changes.retry(connect(), job, frames=frames, step=step, states=("held",), is_json=json)
+        changes.retry(
+            connect(), jobs, frames=frames, step=step, states=("held",), is_quiet=quiet, is_json=json
+        )
 
 
 # --- nodes --------------------------------------------------------------------------------------------
 
 
 def _add_nodes(app: typer.Typer, connect: Connect) -> None:
-    @app.command(epilog=examples("farm nodes", "farm nodes --json"))
-    def nodes(json: Json = False) -> None:
+    @app.command(epilog=examples("farm nodes", "farm nodes 'free>0 and vram>=24G' --columns name,vram,free"))
+    def nodes(
+        filter: Filter = None,
+        columns: Columns = None,
+        sort: Sort = None,
+        quiet: Quiet = False,
+        json: Json = False,
+    ) -> None:
         """List the machines: devices, use, and what runs on them."""
         from farm.cli import looks
 
-        looks.nodes(connect(), is_json=json)
+        looks.nodes(connect, _wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
     @app.command(epilog=examples("farm node blade-3"))
     def node(node: NodeName, json: Json = False) -> None:
@@ -479,18 +617,18 @@ def _add_nodes(app: typer.Typer, connect: Connect) -> None:
         looks.node(connect(), node, is_json=json)
 
     @app.command(epilog=examples("farm drain blade-3"))
-    def drain(node: NodeName, json: Json = False) -> None:
+    def drain(nodes: NodeNames, quiet: Silent = False, json: Json = False) -> None:
         """Give a machine no more work; what runs there goes on."""
         from farm.cli import changes
 
-        changes.drain(connect(), node, is_draining=True, is_json=json)
+        changes.drain(connect(), nodes, is_draining=True, is_quiet=quiet, is_json=json)
 
     @app.command(epilog=examples("farm undrain blade-3"))
-    def undrain(node: NodeName, json: Json = False) -> None:
+    def undrain(nodes: NodeNames, quiet: Silent = False, json: Json = False) -> None:
         """Give a drained machine work again."""
         from farm.cli import changes
 
-        changes.drain(connect(), node, is_draining=False, is_json=json)
+        changes.drain(connect(), nodes, is_draining=False, is_quiet=quiet, is_json=json)
 
 
 # --- programs -----------------------------------------------------------------------------------------

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from farm.cli import show
 from farm.cli.client import Client, read
 from farm.cli.looks import check_frames, find_job, find_node
-from farm.control.views import ChangedView, JobView
+from farm.control.views import ChangedView, FarmView, JobView
 from farm.errors import UserError
 from farm.model.machines import Node
 from farm.model.states import NodeState
 from farm.text import plural
 
 
-def change(client: Client, jobs: Sequence[str], body: Mapping[str, Any], told: str, *, is_json: bool) -> None:
+def change(
+    client: Client, jobs: Sequence[str], body: Mapping[str, Any], told: str, *, is_quiet: bool, is_json: bool
+) -> None:
     """PATCH each job; all are looked up before the first is changed."""
     numbers = [find_job(client, text)[0].job.id for text in jobs]
     answers = [client.request("PATCH", f"/jobs/{number}", body=dict(body)) for number in numbers]
     if is_json:
         show.data(answers)
+    if is_json or is_quiet:
         return
     for answer in answers:
         view = read(JobView, answer)
@@ -32,54 +36,102 @@ def change(client: Client, jobs: Sequence[str], body: Mapping[str, Any], told: s
         show.line(f"job {view.job.id} {view.job.name} {told}{after}")
 
 
-def cancel(client: Client, text: str, *, frames: str | None, step: str | None, is_json: bool) -> None:
+def cancel(
+    client: Client,
+    jobs: Sequence[str],
+    *,
+    frames: str | None,
+    step: str | None,
+    is_quiet: bool,
+    is_json: bool,
+) -> None:
     body = {"frames": check_frames(frames), "step": step}
-    view, _ = find_job(client, text)
-    answer = client.post(f"/jobs/{view.job.id}/cancel", body)
-    _changed(answer, "cancelled", is_json=is_json, nothing="nothing was left to cancel")
+    answers = _post(client, _numbers(client, jobs), "cancel", body)
+    nothing = "nothing was left to cancel"
+    _changed(answers, "cancelled", is_quiet=is_quiet, is_json=is_json, nothing=nothing)
 
 
 def retry(
     client: Client,
-    text: str,
+    jobs: Sequence[str],
     *,
     frames: str | None,
     step: str | None,
     states: Sequence[str],
+    is_quiet: bool,
     is_json: bool,
 ) -> None:
+    """No `jobs`: all of the caller's that hold tasks in `states`."""
     body = {"frames": check_frames(frames), "step": step, "states": list(states)}
-    view, _ = find_job(client, text)
-    answer = client.post(f"/jobs/{view.job.id}/retry", body)
+    numbers = _numbers(client, jobs) if jobs else _own_with(client, states)
     nothing = f"no task was {' or '.join(states)}"
-    _changed(answer, "will be tried again", is_json=is_json, nothing=nothing)
+    if not numbers:
+        if is_json:
+            show.data([])
+        elif not is_quiet:
+            print(f"{nothing}, in none of your jobs")
+        return
+    answers = _post(client, numbers, "retry", body)
+    _changed(answers, "will be tried again", is_quiet=is_quiet, is_json=is_json, nothing=nothing)
 
 
 def requeue(
-    client: Client, text: str, *, frames: str | None, step: str | None, is_all: bool, is_json: bool
+    client: Client,
+    jobs: Sequence[str],
+    *,
+    frames: str | None,
+    step: str | None,
+    is_all: bool,
+    is_quiet: bool,
+    is_json: bool,
 ) -> None:
     if frames is None and step is None and not is_all:
         raise UserError("say which frames to render again: --frames 1-20, --step NAME, or --all")
-    retry(client, text, frames=frames, step=step, states=("done", "failed", "cancelled"), is_json=is_json)
+    states = ("done", "failed", "cancelled")
+    retry(client, jobs, frames=frames, step=step, states=states, is_quiet=is_quiet, is_json=is_json)
 
 
-def _changed(answer: Any, told: str, *, is_json: bool, nothing: str) -> None:
+def _numbers(client: Client, jobs: Sequence[str]) -> list[int]:
+    """All are looked up before the first is changed. Raises NotFound that names the nearest."""
+    return list(dict.fromkeys(find_job(client, text)[0].job.id for text in jobs))
+
+
+def _own_with(client: Client, states: Sequence[str]) -> list[int]:
+    user = read(FarmView, client.get("/farm")).user
+    views = (read(JobView, answer) for answer in client.items("/jobs", cursor="before", user=user))
+    return [view.job.id for view in views if any(getattr(view.counts, state) for state in states)]
+
+
+def _post(client: Client, numbers: Sequence[int], what: str, body: Mapping[str, Any]) -> list[Any]:
+    return [client.post(f"/jobs/{number}/{what}", dict(body)) for number in numbers]
+
+
+def _changed(answers: Sequence[Any], told: str, *, is_quiet: bool, is_json: bool, nothing: str) -> None:
     if is_json:
-        show.data(answer)
+        show.data(answers[0] if len(answers) == 1 else list(answers))
+    if is_json or is_quiet:
         return
-    made = read(ChangedView, answer)
-    job = made.job.job
-    what = nothing if made.changed == 0 else f"{plural(made.changed, 'task')} {told}"
-    show.line(f"job {job.id} {job.name}: {what}; it is {job.state}, {show.every_count(made.job.counts)}")
+    for answer in answers:
+        made = read(ChangedView, answer)
+        job = made.job.job
+        what = nothing if made.changed == 0 else f"{plural(made.changed, 'task')} {told}"
+        show.line(f"job {job.id} {job.name}: {what}; it is {job.state}, {show.every_count(made.job.counts)}")
 
 
-def drain(client: Client, name: str, *, is_draining: bool, is_json: bool) -> None:
-    found = read(Node, find_node(client, name))
-    answer = client.post(f"/nodes/{found.id}/{'drain' if is_draining else 'undrain'}")
+def drain(client: Client, names: Sequence[str], *, is_draining: bool, is_quiet: bool, is_json: bool) -> None:
+    """All are looked up before the first is changed."""
+    found = [read(Node, find_node(client, name)).id for name in dict.fromkeys(names)]
+    verb = "drain" if is_draining else "undrain"
+    answers = [client.post(f"/nodes/{quote(node_id, safe='')}/{verb}") for node_id in found]
     if is_json:
-        show.data(answer)
+        show.data(answers[0] if len(answers) == 1 else answers)
+    if is_json or is_quiet:
         return
-    node = read(Node, answer)
+    for answer in answers:
+        _drained(read(Node, answer), is_draining=is_draining)
+
+
+def _drained(node: Node, *, is_draining: bool) -> None:
     if is_draining:
         rest = f"; {plural(len(node.attempts), 'task')} still running" if node.attempts else ""
         show.line(f"{node.id} takes no more work{rest}")

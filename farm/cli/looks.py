@@ -6,7 +6,8 @@ import re
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, TypeVar
@@ -14,8 +15,10 @@ from urllib.parse import quote
 
 from farm.cli import show
 from farm.cli.client import Client, read
+from farm.cli.listing import Listing, Wanted
 from farm.cli.progress import follow, is_all_done, outcome
 from farm.cli.show import Column, cell, shown, words
+from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields, node_notes
 from farm.control.views import JobView, LogView, WhyView
 from farm.errors import NotFound, Unavailable, UserError
 from farm.model.attempts import Attempt, JobUsage
@@ -31,11 +34,15 @@ _SHOWN_JOBS: Final = 30
 _SHOWN_TASKS: Final = 1_000
 _SHOWN_FAILURES: Final = 10
 _LOOKED_FOR_WARNINGS: Final = 1_000
+_LOOKED_FOR_EVENTS: Final = 1_000
+"""The newest that a filter is held against: the API's largest page."""
 _LOG_PAGE: Final = 500
 _LOG_LOOK_S: Final = 0.5
 _RECONNECT_S: Final = 1.0
 
 _Name = TypeVar("_Name", bound=StrEnum)
+Connected = Callable[[], Client]
+"""Called once what was typed is understood: most mistakes need no farm."""
 
 
 # --- naming things ------------------------------------------------------------------------------------
@@ -91,21 +98,23 @@ def check_frames(text: str | None) -> str | None:
 
 
 def jobs(
-    client: Client, *, states: Sequence[str], user: str | None, name: str | None, is_all: bool, is_json: bool
+    client: Connected,
+    *,
+    states: Sequence[str],
+    user: str | None,
+    name: str | None,
+    is_all: bool,
+    wanted: Wanted,
 ) -> None:
+    listing = Listing(JobView, job_fields(time.time()), "jobs", wanted)
     chosen = check_states(states, JobState, "job")
-    limit = None if is_all else _SHOWN_JOBS
+    pinned = listing.filter.pinned("state")
+    if pinned is not None:
+        chosen = [state for state in JobState if state in pinned and (not chosen or state in chosen)]
+    is_none = pinned is not None and not chosen
+    is_whole = is_all or wanted.is_filtered
     query: dict[str, Any] = {"state": tuple(chosen), "user": user, "name": name}
-    answers = list(client.items("/jobs", cursor="before", limit=limit, **query))
-    if not is_all and not chosen:
-        # What still goes on is shown however old it is.
-        seen = {answer["job"]["id"] for answer in answers}
-        going = tuple(state for state in JobState if state not in ENDED_JOBS)
-        more = client.items("/jobs", cursor="before", **query | {"state": going})
-        answers += [answer for answer in more if answer["job"]["id"] not in seen]
-    if is_json:
-        show.data(answers)
-        return
+    answers: Iterable[Any] = () if is_none else _job_answers(client(), query, is_whole=is_whole)
     is_wide = show.width() >= 110
     columns = [
         Column("Job", is_right=True),
@@ -126,7 +135,23 @@ def jobs(
         cells += [cell(show.when(job.submitted_at, now))] if is_wide else []
         return [*cells, cell(job.reason or _waits(view))]
 
-    show.table(columns, (row(read(JobView, answer)) for answer in answers), empty="no jobs")
+    empty = "no such jobs" if wanted.is_filtered or states or user or name else "no jobs"
+    listing.put(listing.matching(answers), columns, row, empty=empty)
+
+
+def _job_answers(client: Client, query: dict[str, Any], *, is_whole: bool) -> Iterator[Any]:
+    limit = None if is_whole else _SHOWN_JOBS
+    seen = set()
+    for answer in client.items("/jobs", cursor="before", limit=limit, **query):
+        seen.add(answer["job"]["id"])
+        yield answer
+    if is_whole or query["state"]:
+        return
+    # What still goes on is shown however old it is.
+    going = tuple(state for state in JobState if state not in ENDED_JOBS)
+    for answer in client.items("/jobs", cursor="before", **query | {"state": going}):
+        if answer["job"]["id"] not in seen:
+            yield answer
 
 
 def _waits(view: JobView) -> str:
@@ -322,18 +347,27 @@ def wait(client: Client, texts: Sequence[str], *, is_quiet: bool, is_json: bool)
 
 
 def tasks(
-    client: Client, text: str, *, states: Sequence[str], frames: str | None, step: str | None, is_json: bool
+    client: Connected, *, states: Sequence[str], frames: str | None, step: str | None, wanted: Wanted
 ) -> None:
+    """The first of the typed words may be a job; without one, tasks of all jobs are listed."""
+    job_text, words = _job_and_filter(wanted.words)
+    wanted = replace(wanted, words=words)
+    listing = Listing(Task, TASK_FIELDS, "tasks", wanted)
     chosen = check_states(states, TaskState, "task")
+    pinned = listing.filter.pinned("state")
+    if pinned is not None:
+        chosen = [state for state in TaskState if state in pinned and (not chosen or state in chosen)]
     query: dict[str, Any] = {"state": tuple(chosen), "frames": check_frames(frames), "step": step}
-    view, _ = find_job(client, text)
-    path = f"/jobs/{view.job.id}/tasks"
-    if is_json:
-        show.data(list(client.items(path, **query)))
-        return
-    found = [read(Task, item) for item in client.items(path, limit=_SHOWN_TASKS + 1, **query)]
-    has_steps = len(view.job.steps) > 1
-    columns = [Column("Task", is_right=True), *([Column("Step", shrinks=True)] if has_steps else [])]
+    connected = client()
+    if job_text is None:
+        if frames is not None or step is not None:
+            raise UserError("--frames and --step need a job: farm tasks JOB --frames 1-20")
+        views = [read(JobView, answer) for answer in _job_answers(connected, {"state": ()}, is_whole=False)]
+    else:
+        views = [find_job(connected, job_text)[0]]
+    has_steps = job_text is None or len(views[0].job.steps) > 1
+    columns = [Column("Job", is_right=True)] if job_text is None else []
+    columns += [Column("Task", is_right=True), *([Column("Step", shrinks=True)] if has_steps else [])]
     columns += [Column("Frame", shrinks=True), Column("State"), Column("Node", shrinks=True)]
     columns += [
         Column("Tries", is_right=True),
@@ -346,6 +380,7 @@ def tasks(
         if not note and task.progress is not None and task.state is TaskState.RUNNING:
             note = show.percent(task.progress)
         return [
+            *([cell(task.job_id)] if job_text is None else []),
             cell(task.id),
             *([cell(task.step)] if has_steps else []),
             cell(task.label),
@@ -356,9 +391,28 @@ def tasks(
             cell(note),
         ]
 
-    show.table(columns, map(row, found[:_SHOWN_TASKS]), empty="no such tasks")
-    if len(found) > _SHOWN_TASKS:
-        show.note(f"only the first {_SHOWN_TASKS:,} tasks are shown: use --state, --frames or --json")
+    def answers() -> Iterator[Any]:
+        if pinned is not None and not chosen:
+            return
+        for view in views:
+            if job_text or not chosen or any(getattr(view.counts, state.value) for state in chosen):
+                yield from connected.items(f"/jobs/{view.job.id}/tasks", **query)
+
+    is_cut = listing.put(listing.matching(answers()), columns, row, empty="no such tasks", limit=_SHOWN_TASKS)
+    if is_cut:
+        show.note(f"only the first {_SHOWN_TASKS:,} tasks are shown: use a filter, --frames or --json")
+
+
+def _job_and_filter(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """A word that compares nothing, at the front, is a job."""
+    first, rest = (words[0].strip(), tuple(words[1:])) if words else ("", ())
+    is_filter = (
+        not first
+        or re.search(r"[=~<>(]", first) is not None
+        or first.lower() == "not"
+        or (rest and re.match(r"\s*[=~<>!]", rest[0]) is not None)
+    )
+    return (None, tuple(words)) if is_filter else (first, rest)
 
 
 def logs(
@@ -484,24 +538,19 @@ def _interest(attempt: Attempt) -> tuple[int, float]:
 # --- nodes --------------------------------------------------------------------------------------------
 
 
-def nodes(client: Client, *, is_json: bool) -> None:
-    answers = list(client.items("/nodes"))
-    if is_json:
-        show.data(answers)
-        return
-    show.table(
-        [
-            Column("Node", shrinks=True, least=8),
-            Column("State"),
-            Column("Device", shrinks=True, least=10),
-            Column("Busy", is_right=True),
-            Column("Load", is_right=True),
-            Column("Running", shrinks=True, least=10),
-            Column("Note", shrinks=True, least=8),
-        ],
-        (_node_row(read(Node, answer)) for answer in answers),
-        empty="no nodes: start one with `farm worker`",
-    )
+def nodes(client: Connected, wanted: Wanted) -> None:
+    listing = Listing(Node, NODE_FIELDS, "nodes", wanted)
+    columns = [
+        Column("Node", shrinks=True, least=8),
+        Column("State"),
+        Column("Device", shrinks=True, least=10),
+        Column("Busy", is_right=True),
+        Column("Load", is_right=True),
+        Column("Running", shrinks=True, least=10),
+        Column("Note", shrinks=True, least=8),
+    ]
+    empty = "no such nodes" if wanted.is_filtered else "no nodes: start one with `farm worker`"
+    listing.put(listing.matching(client().items("/nodes")), columns, _node_row, empty=empty)
 
 
 def _node_row(node: Node) -> list[Any]:
@@ -512,8 +561,7 @@ def _node_row(node: Node) -> list[Any]:
         device.model for device in able.devices
     )
     device = ", ".join(f"{count} x {model}" if count > 1 else model for model, count in models.items())
-    wrong = [load.fault or load.closed or load.complaint for load in node.loads]
-    note = "; ".join(dict.fromkeys(text for text in (node.reason, *wrong, *able.notes) if text))
+    note = "; ".join(node_notes(node))
     if node.state in (NodeState.OFFLINE, NodeState.SUSPECT):
         note = f"silent for {duration(node.silent_s)}{'; ' if note else ''}{note}"
     return [
@@ -664,30 +712,45 @@ def find_node(client: Client, name: str) -> Any:
 # --- events -------------------------------------------------------------------------------------------
 
 
-def events(client: Client, *, job: str | None, limit: int, is_following: bool, is_json: bool) -> None:
-    job_id = None if job is None else find_job(client, job)[0].job.id
-    newest = client.get("/events", newest="true", limit=limit, job_id=job_id)["items"]
+def events(client: Connected, *, job: str | None, limit: int, is_following: bool, wanted: Wanted) -> None:
+    if is_following and (wanted.columns is not None or wanted.sort is not None):
+        raise UserError("--follow prints events as they come: leave --columns and --sort away")
+    listing = Listing(Event, event_fields(time.time()), "events", wanted)
+    connected = client()
+    job_id = None if job is None else find_job(connected, job)[0].job.id
+    looked = _LOOKED_FOR_EVENTS if wanted.is_filtered else limit
+    newest = connected.get("/events", newest="true", limit=max(looked, limit), job_id=job_id)["items"]
     newest.sort(key=lambda item: int(item["id"]))
-    if is_json and not is_following:
-        show.data(newest)
+    found = list(listing.matching(newest))[-limit:]
+    if wanted.columns is not None or wanted.sort is not None or (not is_following and _is_plain(wanted)):
+        columns = [Column("Event", shrinks=True)]
+        listing.put(found, columns, lambda event: [cell(event.text)], empty="nothing has happened yet")
         return
-    last = 0
-    for item in newest:
-        last = item["id"]
-        _event(read(Event, item), item, is_json=is_json)
-    if not newest:
-        show.note("nothing has happened yet")
+    for event, item in found:
+        _event(event, item, is_json=wanted.is_json, is_quiet=wanted.is_quiet)
+    if not found:
+        show.note("no such events yet" if wanted.is_filtered else "nothing has happened yet")
+    last = newest[-1]["id"] if newest else 0
     while is_following:
         try:
-            for event in client.events(after=last, job_id=job_id):
+            for event in connected.events(after=last, job_id=job_id):
                 last = event.id
-                _event(event, None, is_json=is_json)
+                if listing.filter(event):
+                    _event(event, None, is_json=wanted.is_json, is_quiet=wanted.is_quiet)
         except Unavailable as error:
             show.note(f"{error}; trying again")
         time.sleep(_RECONNECT_S)
 
 
-def _event(event: Event, item: Any, *, is_json: bool) -> None:
+def _is_plain(wanted: Wanted) -> bool:
+    """For scripts: JSON in one piece, or numbers alone."""
+    return wanted.is_json or wanted.is_quiet
+
+
+def _event(event: Event, item: Any, *, is_json: bool, is_quiet: bool) -> None:
+    if is_quiet:
+        print(event.id, flush=True)
+        return
     if is_json:
         from dataclasses import asdict
 
