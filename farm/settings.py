@@ -89,6 +89,9 @@ class Settings(BaseSettings):
     """Attempts at once on each GPU; more than one packs short tasks, see `gpu_task_vram_mib`."""
     gpu_task_vram_mib: int = Field(default=0, ge=0)
     """Set aside on a GPU for each of its tasks that does not ask for more."""
+    gpu_use_check_s: float = Field(default=5.0, ge=0)
+    """An attempt on a GPU that shows no sign of it for this long has rendered on the CPU, and fails.
+    0: nobody looks."""
     devices: str = ""
     """`FILE#NAME`: GPUs that this node claims to have, to try a farm without any. Empty: the real ones."""
     kill_grace_s: float = Field(default=2.0, ge=0)

@@ -32,7 +32,6 @@ from typing import IO, Any
 import farm
 from farm.broker.publisher import Publisher
 from farm.errors import FarmError, UserError
-from farm.model.attempts import DeviceUsage
 from farm.model.ids import AttemptId, NodeId
 from farm.model.machines import Capabilities, Device
 from farm.model.states import Outcome
@@ -45,7 +44,9 @@ from farm.wire.messages import (
     HostCancel,
     HostOutput,
     HostReady,
+    HostRendered,
     HostRun,
+    HostVerdict,
     Launch,
     LogChunk,
     Progress,
@@ -73,11 +74,14 @@ _LOG = logging.getLogger(__name__)
 _LET_THROUGH = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "USER", "LOGNAME")
 """Variables that renderers see of the agent's own. Never the broker's address or a token."""
 _BUSY_TICK_S = 0.25
-_LONG_ENOUGH_S = 5.0
-"""An attempt on a GPU that was never busy in this time did not use it."""
 _REAP_S = 5.0
 _LAST_WORDS_S = 3.0
 """How long a stopping agent waits for the broker to take its last reports."""
+
+UNUSED_GPU = (
+    "it asked for a GPU and rendered on the CPU: in {seconds:.0f} s the GPU was never busy and none of its "
+    "memory was taken"
+)
 
 HostCommand = Callable[[], list[str]]
 
@@ -511,6 +515,7 @@ class _Supervisor:
                 order=order,
                 environment=device_environment(self._capabilities, order.device_id),
                 allowed_roots=tuple(str(root) for root in self._settings.allowed_roots),
+                asks_before_publishing=self._settings.gpu_use_check_s > 0 and order.device_id != "cpu",
             )
         )
 
@@ -531,13 +536,16 @@ class _Supervisor:
                 device_ids = self._devices_of.get(attempt_id, ())
                 parts.telemetry.begin(attempt_id, device_ids)
                 self._handle(parts, lifecycle.HostStarted(host_id=host.host_id, attempt_id=attempt_id))
+            case HostRendered(attempt_id=attempt_id):
+                unused_s = parts.telemetry.unused_s(attempt_id)
+                is_used = unused_s < self._settings.gpu_use_check_s
+                refusal = "" if is_used else UNUSED_GPU.format(seconds=unused_s)
+                host.send(HostVerdict(attempt_id=attempt_id, refusal=refusal))
             case Finished():
                 self._attempt_on.pop(host.host_id, None)
                 self._devices_of.pop(message.attempt_id, None)
                 usage, probe = parts.telemetry.end(message.attempt_id)
-                finished = replace(
-                    message, usage=usage, probe=probe, warnings=(*message.warnings, *doubts_of(usage))
-                )
+                finished = replace(message, usage=usage, probe=probe)
                 self._handle(parts, lifecycle.HostFinished(host_id=host.host_id, finished=finished))
             case HostReady():
                 self._handle(parts, lifecycle.HostReady(host_id=host.host_id))
@@ -560,13 +568,6 @@ class _Supervisor:
             self.post(lifecycle.HostDied(host_id=host_id, reason=reason))
 
         threading.Thread(target=look, name=f"undertaker-{host_id}", daemon=True).start()
-
-
-def doubts_of(usage: DeviceUsage | None) -> tuple[str, ...]:
-    """A warning about an attempt that held a GPU and seems not to have used it."""
-    if usage is None or usage.busy is None or usage.busy > 0 or usage.seconds < _LONG_ENOUGH_S:
-        return ()
-    return (f"{usage.device_model} was never busy: was this rendered on the CPU?",)
 
 
 class _Errands:

@@ -37,7 +37,9 @@ from farm.wire.messages import (
     HostCancel,
     HostOutput,
     HostReady,
+    HostRendered,
     HostRun,
+    HostVerdict,
     Progress,
     Started,
     StepScript,
@@ -96,6 +98,7 @@ class Inbox:
         """when_gone: called when the agent is gone."""
         self.descriptor = descriptor
         self.stop: tuple[Outcome, str] | None = None
+        self._verdict: HostVerdict | None = None
         self._when_gone = when_gone
         self._partial = b""
         self._waiting: deque[HostRun | HostCancel] = deque()
@@ -112,7 +115,9 @@ class Inbox:
             except UnknownMessage as error:
                 _log.error("%s", error)
                 continue
-            if isinstance(message, HostCancel) and not self._waiting:
+            if isinstance(message, HostVerdict):
+                self._verdict = message
+            elif isinstance(message, HostCancel) and not self._waiting:
                 self.stop = self.stop or (message.outcome, message.reason)
             else:
                 self._waiting.append(message)
@@ -124,6 +129,14 @@ class Inbox:
         poller = select.poll()
         poller.register(self.descriptor, select.POLLIN)
         return bool(poller.poll(timeout_s * 1000))
+
+    def verdict_on(self, attempt_id: AttemptId) -> str:
+        """Wait for what the agent says of a rendered attempt: why it has failed, or nothing."""
+        while self._verdict is None or self._verdict.attempt_id != attempt_id:
+            if self.stop is not None:
+                return ""  # the caller looks at that by itself
+            self.receive()
+        return self._verdict.refusal
 
     def next_run(self) -> HostRun:
         """Wait for the next attempt. A cancel that comes before it was meant for one that has ended."""
@@ -207,6 +220,8 @@ class Attempt:
         ending, output = self._run_processes()
         self._exit_code, self._peak_memory_mib = ending.exit_code, ending.peak_memory_mib
         verdict = judge(ending, output.readings, output.last_lines())
+        if verdict.outcome is Outcome.SUCCEEDED and self._run.asks_before_publishing:
+            verdict = self._ask_the_agent(verdict)
         if verdict.outcome is Outcome.SUCCEEDED:
             return self._accept(output)
         is_own_fault = verdict.outcome is Outcome.JOB_ERROR and not verdict.is_final
@@ -214,6 +229,14 @@ class Attempt:
             reason = f"{verdict.reason} (the disk of {self._stage.shown} is full)"
             return Verdict(outcome=Outcome.STORAGE, reason=reason)
         return verdict
+
+    def _ask_the_agent(self, verdict: Verdict) -> Verdict:
+        self._host.channel.send(HostRendered(attempt_id=self._order.attempt_id))
+        refusal = self._host.inbox.verdict_on(self._order.attempt_id)
+        if self._host.inbox.stop is not None:
+            outcome, reason = self._host.inbox.stop
+            return Verdict(outcome=outcome, reason=reason)
+        return Verdict(outcome=Outcome.JOB_ERROR, reason=refusal) if refusal else verdict
 
     def _open_stage(self, parameter: str) -> staging.Publication | None:
         if parameter not in self._parameters:

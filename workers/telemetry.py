@@ -32,6 +32,8 @@ ENUMERATE_S: Final = 60.0
 """GPUs may be cut up anew under a running agent; nothing tells of new instances."""
 SILENT_S: Final = 15.0
 """A driver that has not answered for this long is taken to be wedged."""
+_CONTEXT_MIB: Final = 64
+"""A process that computes on a GPU takes more of its memory than this."""
 
 
 @dataclass(slots=True)
@@ -50,6 +52,10 @@ class _Watched:
     energy_j: float | None = None
     throttled_s: float = 0.0
     can_throttle: bool = False
+    vram_first_mib: dict[str, int] = field(default_factory=dict)
+    """Of all processes on each device, when it began."""
+    is_held: bool = False
+    """One of the farm's processes was seen on a device, or its VRAM grew."""
     samples: list[ProbeSample] = field(default_factory=list)
 
     def is_young(self, now: float) -> bool:
@@ -88,6 +94,8 @@ class Telemetry:
         self._complaints: dict[str, tuple[float, DeviceLoad]] = {}
         self._node_fault = ""
         self._foreign: dict[str, tuple[int | None, int | None]] = {}
+        self._held_devices: frozenset[str] = frozenset()
+        """With a process of the farm's, when the lists of processes were last read."""
         self._watched: dict[AttemptId, _Watched] = {}
         self._polled_at = time.monotonic()
         self._processes_at = float("-inf")
@@ -123,9 +131,24 @@ class Telemetry:
         devices = tuple(self._devices[i] for i in device_ids if i in self._devices)
         if devices:
             with self._lock:
+                loads = {i: self._loads[i] for i in device_ids if i in self._loads}
                 self._watched[attempt_id] = _Watched(
-                    devices=devices, began=time.monotonic(), is_probed=is_probed and len(devices) == 1
+                    devices=devices,
+                    began=time.monotonic(),
+                    is_probed=is_probed and len(devices) == 1,
+                    vram_first_mib={
+                        i: load.vram_used_mib for i, load in loads.items() if load.vram_used_mib is not None
+                    },
                 )
+
+    def unused_s(self, attempt_id: AttemptId) -> float:
+        """For how long the attempt's devices have been seen with no sign of it: not busy, no memory taken,
+        none of the farm's processes on them. 0: it has used them, or that cannot be told."""
+        with self._lock:
+            watched = self._watched.get(attempt_id)
+            if watched is None or watched.is_held or watched.busy_s > 0 or not watched.vram_first_mib:
+                return 0.0
+            return watched.busy_seen_s / len(watched.devices)
 
     def end(self, attempt_id: AttemptId) -> tuple[DeviceUsage | None, Probe | None]:
         """The attempt has ended: what it used, and what its first seconds said."""
@@ -186,7 +209,7 @@ class Telemetry:
             changed = self._take(samples) or node_fault != self._node_fault
             self._node_fault = node_fault
             for watched in self._watched.values():
-                _use(watched, samples, self._sharing(), time.monotonic(), self._foreign)
+                _use(watched, samples, self._sharing(), time.monotonic(), self._foreign, self._held_devices)
             self._polled_at = time.monotonic()
         is_gone = any(reason.startswith(GONE) for reason in fresh.values())
         if is_gone or now - self._enumerated_at >= ENUMERATE_S:
@@ -224,6 +247,9 @@ class Telemetry:
     def _look_at_processes(self, samples: dict[str, Sample]) -> None:
         own = self._own_pids() if any(s.processes for s in samples.values()) else frozenset[int]()
         self._foreign = {i: health.foreign_of(s, own) for i, s in samples.items()}
+        self._held_devices = frozenset(
+            i for i, s in samples.items() if any(p.pid in (own or ()) for p in s.processes or ())
+        )
 
     def _take(self, samples: dict[str, Sample]) -> bool:
         """Whether a device shows other signs than before."""
@@ -268,6 +294,7 @@ def _use(
     sharing: dict[str, int],
     now: float,
     foreign: dict[str, tuple[int | None, int | None]],
+    held: frozenset[str],
 ) -> None:
     """Add what passed since the last sample to what the attempt has used."""
     for device in watched.devices:
@@ -279,6 +306,10 @@ def _use(
         if sample.vram_used_mib is not None and sharing.get(device.id, 1) == 1:
             own_mib = max(sample.vram_used_mib - (foreign.get(device.id, (None, None))[0] or 0), 0)
             watched.vram_peak_mib = max(watched.vram_peak_mib or 0, own_mib)
+        if sample.vram_used_mib is not None:
+            first_mib = watched.vram_first_mib.setdefault(device.id, sample.vram_used_mib)
+            watched.is_held |= sample.vram_used_mib > first_mib + _CONTEXT_MIB
+        watched.is_held |= device.id in held
         is_throttled = bool(sample.slowdowns)
         watched.can_throttle |= "slowdowns" in device.telemetry
         if watched.is_young(now):

@@ -247,6 +247,8 @@ class HostRun:
     """Variables for the renderer on top of the host's own (device isolation)."""
     allowed_roots: tuple[str, ...] = ()
     """Output directories must lie below one of these; empty: anywhere."""
+    asks_before_publishing: bool = False
+    """Send `HostRendered` when the processes have ended well, and heed the `HostVerdict`."""
     kind: Literal["run"] = "run"
 
 
@@ -257,6 +259,24 @@ class HostCancel:
     reason: str
     outcome: Outcome = Outcome.CANCELLED
     kind: Literal["cancel"] = "cancel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostVerdict:
+    """Agent to host, the answer to `HostRendered`: publish the files, or fail the attempt."""
+
+    attempt_id: AttemptId
+    refusal: str = ""
+    """Why it has failed, one line; empty: go on."""
+    kind: Literal["verdict"] = "verdict"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRendered:
+    """Host to agent: the attempt's processes have ended well, and its files are not published yet."""
+
+    attempt_id: AttemptId
+    kind: Literal["rendered"] = "rendered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,8 +294,10 @@ class HostOutput:
     kind: Literal["output"] = "output"
 
 
-ToHost = Annotated[HostRun | HostCancel, Field(discriminator="kind")]
-FromHost = Annotated[HostReady | Started | HostOutput | Progress | Finished, Field(discriminator="kind")]
+ToHost = Annotated[HostRun | HostCancel | HostVerdict, Field(discriminator="kind")]
+FromHost = Annotated[
+    HostReady | Started | HostOutput | Progress | HostRendered | Finished, Field(discriminator="kind")
+]
 
 
 @cache

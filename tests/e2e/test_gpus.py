@@ -36,6 +36,8 @@ class GpuFarm(FarmUnderTest):
         if name in self.drivers:
             environment |= self.drivers[name].environment
             environment["FARM_POOLS"] = POOLS[name]
+            # Our scripts use no GPU; one node looks.
+            environment["FARM_GPU_USE_CHECK_S"] = "1" if name == "agent3" else "0"
         return environment
 
     def device_loads(self, agent: str) -> dict[str, Any]:
@@ -43,7 +45,9 @@ class GpuFarm(FarmUnderTest):
         answer = self.get(f"/nodes/{agent}-{self.port}")
         return {load["device_id"]: load for load in answer["loads"]}
 
-    def submit_script(self, name: str, script: str, *, tasks: int = 1, vram_mib: int = 1) -> int:
+    def submit_script(
+        self, name: str, script: str, *, tasks: int = 1, vram_mib: int = 1, retries: int = 2
+    ) -> int:
         """A job in the pool `name` whose tasks run the shell script on a GPU each."""
         template = {
             "specificationVersion": "jobtemplate-2023-09",
@@ -66,7 +70,8 @@ class GpuFarm(FarmUnderTest):
         }
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(template))
-        return self.submit(str(path), *([] if name == "any" else ["--pool", name]))
+        pool = [] if name == "any" else ["--pool", name]
+        return self.submit(str(path), "--retries", str(retries), *pool)
 
     def running_on(self, job_id: int) -> list[str]:
         return sorted(a["device_id"] for a in self.attempts(job_id) if a["state"] == "running")
@@ -193,6 +198,32 @@ def test_what_a_job_used_is_summed_up(farm: GpuFarm) -> None:
     assert "kWh" in shown
     assert "GPU-hours" in shown
     driver.change(0, busy=0, memory_busy=0, used_mib=1)
+
+
+def test_a_task_that_asked_for_a_gpu_and_rendered_on_the_cpu_fails_and_says_so(farm: GpuFarm) -> None:
+    job_id = farm.submit_script("lone", "sleep 3", retries=0)
+    assert farm.wait_for_job(job_id) == "failed"
+    (attempt,) = farm.attempts(job_id)
+    assert (attempt["outcome"], attempt["exit_code"]) == ("job-error", 0)
+    assert "asked for a GPU and rendered on the CPU" in attempt["reason"]
+
+
+@pytest.mark.parametrize(("mode", "told"), [(2, "PROHIBITED"), (3, "EXCLUSIVE, and process 7")])
+def test_a_gpu_whose_compute_mode_shuts_us_out_is_given_nothing(farm: GpuFarm, mode: int, told: str) -> None:
+    driver = farm.drivers["agent3"]
+    driver.change(0, compute_mode=mode, process={0: {"pid": 7, "mib": 200}})
+    try:
+        wait_until(
+            lambda: told in farm.device_loads("agent3")["GPU-lone-0000"]["closed"],
+            "it is closed",
+            timeout_s=60,
+        )
+        job_id = farm.submit_script("lone", "true")
+        wait_until(lambda: told in farm.farm("why", str(job_id)), "the reason")
+        assert farm.attempts(job_id) == []
+    finally:
+        driver.change(0, compute_mode=0, process={0: {"pid": None}})
+    assert farm.wait_for_job(job_id) == "done"
 
 
 def test_a_gpu_lost_in_mid_render_is_drained_and_its_task_migrates(farm: GpuFarm) -> None:

@@ -213,6 +213,37 @@ def test_the_first_seconds_are_a_probe() -> None:
     assert (probe.tag, probe.device_model) == (Tag.BANDWIDTH, "RTX")
 
 
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"busy": 0.01},
+        {"vram_used_mib": 500},
+        {"processes": (Process(pid=1, vram_mib=10),)},
+        {"busy": None},
+        {"vram_used_mib": None},
+    ],
+)
+def test_a_gpu_of_which_an_attempt_showed_no_sign_was_not_used(sign: dict[str, Any]) -> None:
+    provider = Told(sample())
+    heard = Heard(provider, own=frozenset({1}))
+    heard.telemetry.poll()
+    heard.telemetry.begin(A, ["GPU-1"])
+    for _ in range(6):
+        heard.telemetry.poll()
+    assert heard.telemetry.unused_s(A) >= 5
+    assert heard.telemetry.unused_s(AttemptId("on the CPU")) == 0
+    shown = Told(sample(**sign) if None in sign.values() else sample())
+    other = Heard(shown, own=frozenset({1}))
+    other.telemetry.poll()
+    other.telemetry.begin(A, ["GPU-1"])
+    other.telemetry.poll()
+    shown.now = [sample(**sign)]
+    other.telemetry.look_at_processes_next()
+    for _ in range(6):
+        other.telemetry.poll()
+    assert other.telemetry.unused_s(A) == 0, "it was used, or that cannot be told"
+
+
 def test_what_others_hold_of_a_device_is_told_apart() -> None:
     processes = (Process(pid=1, vram_mib=300), Process(pid=2, vram_mib=200))
     provider = Told(sample(vram_used_mib=500, processes=processes))

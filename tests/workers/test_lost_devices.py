@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from farm.model.attempts import DeviceUsage
 from farm.model.ids import NodeId
 from farm.model.states import Outcome
 from farm.wire.messages import Finished, Launch
 from tests.workers.test_lifecycle import Node, order, script
 from workers import lifecycle as lc
-from workers.agent import doubts_of
 
 RULES = lc.Rules(
     node_id=NodeId("n1"),
@@ -110,15 +108,3 @@ def test_new_devices_take_work_and_those_that_are_gone_hand_theirs_back(node: No
     node.tell(launch(("c", "GPU-3")))
     assert node.runs["c"] == 1
     assert "has no device 'GPU-1'" in ends(node.tell(launch(("d", "GPU-1"))))["d"].reason
-
-
-def test_a_gpu_that_was_held_and_not_used_is_doubted() -> None:
-    (text,) = doubts_of(DeviceUsage(device_model="RTX", seconds=9.0, busy=0.0))
-    assert text == "RTX was never busy: was this rendered on the CPU?"
-    for well in (
-        None,
-        DeviceUsage(device_model="RTX", seconds=9.0, busy=0.01),
-        DeviceUsage(device_model="RTX", seconds=2.0, busy=0.0),
-        DeviceUsage(device_model="MIG", seconds=9.0),
-    ):
-        assert doubts_of(well) == ()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from farm.model.states import Outcome
 from farm.model.work import Isolation
-from farm.wire.messages import HostRun
+from farm.wire.messages import Finished, HostRendered, HostRun, HostVerdict
 from tests.workers.host_driver import (
     HostDriver,
     command_template,
@@ -403,6 +404,33 @@ def test_an_exit_status_of_0_without_a_whole_frame_is_a_failure(
     assert finished.outcome is Outcome.JOB_ERROR
     assert finished.reason.startswith(reason)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("refusal", ["", "it rendered on the CPU"])
+def test_a_host_that_is_told_to_asks_before_it_publishes(
+    host: HostDriver, tmp_path: Path, refusal: str
+) -> None:
+    name = f"asks-{len(refusal)}"
+    run = make_run(
+        renderer_template("write", "{{Param.Output}}/a.txt", "9"), name, output=tmp_path, files=("a.txt",)
+    )
+    host.start(replace(run, asks_before_publishing=True))
+    while not isinstance(message := host.step(), HostRendered):
+        assert not isinstance(message, Finished), "it did not ask"
+    assert not (tmp_path / "a.txt").exists(), "nothing is published yet"
+    host.send(HostVerdict(attempt_id=message.attempt_id, refusal=refusal))
+    finished = host.finish()
+    assert finished.reason == refusal
+    assert finished.outcome is (Outcome.JOB_ERROR if refusal else Outcome.SUCCEEDED)
+    assert (tmp_path / "a.txt").exists() is not bool(refusal)
+
+
+def test_a_host_that_waits_for_a_verdict_heeds_a_cancel(host: HostDriver) -> None:
+    host.start(replace(make_run(renderer_template("say", "done"), "asks-c"), asks_before_publishing=True))
+    while not isinstance(host.step(), HostRendered):
+        pass
+    host.cancel("cancelled by anna")
+    assert (host.finish().outcome, host.finish().reason) == (Outcome.CANCELLED, "cancelled by anna")
 
 
 def test_nothing_is_rendered_when_the_frame_exists_and_was_not_made_by_the_job(
