@@ -15,6 +15,7 @@ from farm.model.work import OutputSpec, Submission
 from plugins import templates
 from plugins.output import refuse_controls
 from plugins.preview import with_preview
+from plugins.probe import with_probe
 
 STEP = "film"
 EXTENSIONS = (".mp4", ".mov", ".mkv", ".webm")
@@ -102,8 +103,13 @@ def with_film(made: Submission, *, rate: str = "24", name: str | None = None) ->
     )
 
 
-def with_extras(made: Submission, options: SubmitOptions) -> Submission:
-    """`made` with the film and the preview that `options` ask for. Raises UserError."""
+def with_extras(
+    made: Submission, options: SubmitOptions, *, probe_arguments: tuple[str, ...] = ()
+) -> Submission:
+    """`made` with the film, the preview and the probe that `options` ask for. Raises UserError.
+
+    probe_arguments: what makes the renderer's command a probe; empty: there is no such thing.
+    """
     whole = made
     if options.film is not None:
         made = with_film(made, rate=options.film_rate, name=options.film or None)
@@ -111,6 +117,12 @@ def with_extras(made: Submission, options: SubmitOptions) -> Submission:
         if "Frames" not in whole.parameters:
             raise UserError("a preview needs several frames; this job renders one picture")
         made = with_preview(made, parse_frames(whole.parameters["Frames"]))
+    if options.is_probed:
+        if not probe_arguments or "Frames" not in whole.parameters:
+            raise UserError(
+                "--probe is for Blender scenes; of other work the first seconds on a GPU are looked at"
+            )
+        made = with_probe(made, parse_frames(whole.parameters["Frames"]), probe_arguments)
     return made
 
 

@@ -221,6 +221,12 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
         preview_first: Annotated[
             bool, typer.Option("--preview-first", help="First, middle and last frame before the rest.")
         ] = False,
+        probe: Annotated[
+            bool,
+            typer.Option(
+                "--probe", help="First find out on a GPU, with few samples, what the frames cost most."
+            ),
+        ] = False,
         film: Annotated[
             str | None,
             typer.Option(
@@ -283,6 +289,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             profile=profile,
             is_reverse=reverse,
             is_preview_first=preview_first,
+            is_probed=probe,
             film=film,
             film_rate=film_rate,
             is_overwrite=overwrite,

@@ -56,6 +56,7 @@ class Wish:
     is_trusting: bool = False
     timeout: str | None = None
     is_preview_first: bool = False
+    is_probed: bool = False
     film: str | None = None
     """File name of a film at the end; empty: named after the frames."""
     film_rate: str | None = None
@@ -118,8 +119,10 @@ def _command(wish: Wish, chosen: dict[str, Any], *, cwd: Path, login: str) -> Ma
 
 
 def _bundle(bundle: Bundle, wish: Wish, chosen: dict[str, Any], *, path: Path, cwd: Path) -> Submission:
-    if wish.film is not None or wish.is_preview_first:
-        raise UserError("a film and a preview are for scenes; a template says itself what its steps are")
+    if wish.film is not None or wish.is_preview_first or wish.is_probed:
+        raise UserError(
+            "a film, a preview and a probe are for scenes; a template says itself what its steps are"
+        )
     given = read_parameters(wish.parameters, cwd)
     options = _options(wish, {}, cwd=cwd)
     stem = path.name if path.is_dir() else path.stem
@@ -138,6 +141,7 @@ def _options(
         arguments=tuple((wish.rest or ()) if arguments is None else arguments),
         cwd=cwd,
         is_preview_first=wish.is_preview_first,
+        is_probed=wish.is_probed,
         film=wish.film,
         film_rate="24" if wish.film_rate is None else wish.film_rate,
     )

@@ -28,6 +28,7 @@ from farm.errors import NotLeader, Unavailable
 from farm.flow import match
 from farm.model.ids import AttemptId, JobId, NodeId, StepId
 from farm.model.states import Outcome
+from farm.model.work import Isolation
 from farm.settings import Settings
 from farm.store import dispatching, jobs, logs, moves, nodes, outbox
 from farm.store.engine import reading
@@ -436,7 +437,8 @@ class Scheduler:
                 template=submission.template,
                 parameters=parameters,
                 output=step.output,
-                isolation=step.isolation,
+                # To a node a probe is a step that publishes nothing, and may be started again.
+                isolation=Isolation.STAGED if step.isolation is Isolation.PROBE else step.isolation,
                 timeout_s=submission.settings.timeout_s,
                 keeps_sessions=submission.settings.keep_sessions,
             )

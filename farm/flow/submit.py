@@ -47,6 +47,8 @@ PROFILE_ATTRIBUTE: Final = "attr.farm.profile"
 """A host attribute that is none: it tells the step's profile, and no node is asked for it."""
 SOFTWARE_ATTRIBUTE: Final = "attr.farm.software"
 """Renderers that a step needs, beyond those of the whole job: allOf [ffmpeg]."""
+PROBE_ATTRIBUTE: Final = "attr.farm.probe"
+"""anyOf [yes]: the step is a short probe of those that depend on it, and keeps nothing that it writes."""
 
 _MAX_INT: Final = 2**63 - 1
 _MAX_LINES: Final = 20
@@ -123,10 +125,12 @@ def plan_job(submission: Submission, *, uid: str) -> JobPlan:
                 f"the job holds more than {MAX_TASKS_PER_JOB:,} tasks (up to step '{_shown(step.name)}'); "
                 "use chunks of frames, or several jobs"
             )
-        demand, tag = _demand(step, submission)
+        demand, tag, is_probe = _demand(step, submission)
         output = outputs.get(step.name)
         if output is not None:
             space.check_output(step.name)
+            if is_probe:
+                raise UserError(f"step '{_shown(step.name)}' is a probe, and keeps no output")
         values = space.frame_values(step.name)
         steps.append(
             StepPlan(
@@ -135,7 +139,7 @@ def plan_job(submission: Submission, *, uid: str) -> JobPlan:
                 depends_on=tuple(dependency.dependsOn for dependency in step.dependencies or ()),
                 demand=demand,
                 profile=classify(submission.settings.tag or tag, submission.hints, submission.kind),
-                isolation=Isolation.EXCLUSIVE if output is None else Isolation.STAGED,
+                isolation=_isolation(output, is_probe=is_probe),
                 output=output,
                 frames=None if values is None else canonical(values),
                 task_count=count,
@@ -155,6 +159,12 @@ def plan_job(submission: Submission, *, uid: str) -> JobPlan:
         output_directories=tuple(directories),
         warnings=tuple(warnings),
     )
+
+
+def _isolation(output: OutputSpec | None, *, is_probe: bool) -> Isolation:
+    if output is not None:
+        return Isolation.STAGED
+    return Isolation.PROBE if is_probe else Isolation.EXCLUSIVE
 
 
 # --- the tasks of a job -------------------------------------------------------------------------------------
@@ -635,8 +645,8 @@ def _nearest(what: str, name: str, known: Iterable[str]) -> str:
 # --- demand -------------------------------------------------------------------------------------------------
 
 
-def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None]:
-    """What the step asks of a node, and the profile its author wrote into it.
+def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None, bool]:
+    """What the step asks of a node, the profile its author wrote into it, and whether it is a probe.
 
     OpenJD's rules: names and attribute values compare without regard to case; gpu.memory is a least size for
     each GPU in MiB, not a pool; memory is MiB. A `max` never refuses a node that has more. Half a GPU asks
@@ -648,6 +658,7 @@ def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None]:
     all_of: list[tuple[str, tuple[str, ...]]] = []
     software = set(submission.software)
     tag: Tag | None = None
+    is_probe = False
     required = step.hostRequirements
     for amount in (required.amounts or ()) if required else ():
         least[str(amount.name).lower()] = Decimal(amount.min if amount.min is not None else 0)
@@ -657,6 +668,9 @@ def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None]:
         wanted_all = tuple(str(value).lower() for value in attribute.allOf or ())
         if name == PROFILE_ATTRIBUTE:
             tag = _tag(step.name, {*wanted_any, *wanted_all})
+            continue
+        if name == PROBE_ATTRIBUTE:
+            is_probe = "yes" in (*wanted_any, *wanted_all)
             continue
         if name == SOFTWARE_ATTRIBUTE:
             if wanted_any:
@@ -680,7 +694,7 @@ def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None]:
         amounts=tuple(sorted((name, float(value)) for name, value in least.items() if value > 0)),
         software=tuple(sorted(software)),
     )
-    return demand, tag
+    return demand, tag, is_probe
 
 
 def _tag(step: str, values: set[str]) -> Tag:

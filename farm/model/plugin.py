@@ -63,6 +63,8 @@ class SubmitOptions:
     """The client's working directory, absolute."""
     is_preview_first: bool = False
     """Render the first, the middle and the last frame before the others."""
+    is_probed: bool = False
+    """Render one frame with few samples before all others, to learn what they cost most."""
     film: str | None = None
     """A film of the frames at the end: its file name, beside them; empty: named after them."""
     film_rate: str = "24"

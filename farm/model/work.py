@@ -44,6 +44,9 @@ class Isolation(StrEnum):
     """Writes into a private directory; a second start is harmless."""
     EXCLUSIVE = "exclusive"
     """Writes where it likes; no second start before the first is proven dead."""
+    PROBE = "probe"
+    """Nothing it writes is kept, so that a second start is harmless; what its device showed is learnt by the
+    steps that depend on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

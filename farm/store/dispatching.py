@@ -569,15 +569,21 @@ def _used(report: Finished) -> dict[str, Any]:
 
 
 def _learn_of_steps(db: sa.Connection, reports: Sequence[tuple[StepId, Finished]]) -> None:
-    """The most VRAM a step was seen to hold, and what a probe says of its demand."""
+    """The most VRAM a step was seen to hold, and what a probe says of its demand.
+
+    What a step that is a probe showed counts for those that depend on it too.
+    """
     peaks: dict[StepId, int] = {}
     probes: dict[StepId, Probe] = {}
-    for step_id, report in reports:
-        if report.usage is not None and report.usage.vram_peak_mib:
-            peaks[step_id] = max(peaks.get(step_id, 0), report.usage.vram_peak_mib)
-        best = probes.get(step_id)
-        if report.probe is not None and (best is None or report.probe.confidence > best.confidence):
-            probes[step_id] = report.probe
+    told = [(step_id, r) for step_id, r in reports if r.usage is not None or r.probe is not None]
+    probed = _probed_by(db, {step_id for step_id, _ in told})
+    for source, report in told:
+        for step_id in (source, *probed.get(source, ())):
+            if report.usage is not None and report.usage.vram_peak_mib:
+                peaks[step_id] = max(peaks.get(step_id, 0), report.usage.vram_peak_mib)
+            best = probes.get(step_id)
+            if report.probe is not None and (best is None or report.probe.confidence > best.confidence):
+                probes[step_id] = report.probe
     for step_id, peak in sorted(peaks.items()):
         seen = sa.func.coalesce(_STEP.c.vram_peak_mib, 0)
         db.execute(sa.update(_STEP).where(_STEP.c.id == step_id, seen < peak).values(vram_peak_mib=peak))
@@ -587,6 +593,26 @@ def _learn_of_steps(db: sa.Connection, reports: Sequence[tuple[StepId, Finished]
         after = learned(before, probe)
         if after != before:
             db.execute(sa.update(_STEP).where(_STEP.c.id == step_id).values(profile=rows.to_json(after)))
+
+
+def _probed_by(db: sa.Connection, step_ids: set[StepId]) -> dict[StepId, list[StepId]]:
+    """Those of the steps that are probes, each with the steps that depend on it."""
+    if not step_ids:
+        return {}
+    found: dict[StepId, list[StepId]] = {}
+    probes = db.execute(
+        sa.select(_STEP.c.id, _STEP.c.job_id, _STEP.c.name).where(
+            _STEP.c.id.in_(step_ids), _STEP.c.isolation == str(Isolation.PROBE)
+        )
+    ).mappings()
+    for probe in probes.all():
+        others = db.execute(
+            sa.select(_STEP.c.id, _STEP.c.depends_on).where(_STEP.c.job_id == probe["job_id"])
+        ).mappings()
+        found[StepId(probe["id"])] = [
+            StepId(other["id"]) for other in others if probe["name"] in other["depends_on"]
+        ]
+    return found
 
 
 def _adopt(db: sa.Connection, attempt_id: AttemptId, report: Finished, now: float) -> None:

@@ -19,6 +19,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 EXIT_REFUSED = 66
+PROBE_SAMPLES = 0.05
+PROBE_ENOUGH_S = 5.0
+"""A probe that rendered for less is repeated with more samples: the GPU must be seen busy for seconds."""
+PROBE_LIMIT_S = 20.0
 EXIT_BROKEN = 70
 MAX_FRAME = 1048574
 FORMATS = {
@@ -221,6 +225,39 @@ def render_frames(scene: Any, frames: Collection[int], directory: str, pattern: 
         say("saved", f"{index} of {len(frames)}: {name} in {time.monotonic() - started:.2f} s")
 
 
+def probe(scene: Any, frame: int, directory: str) -> None:
+    """Render the frame at full resolution with few samples, again and with more until it took seconds.
+
+    Nothing that goes wrong here is a failure: the frames themselves will say it.
+    """
+    import bpy
+
+    scene.render.filepath = literal_path(os.path.join(directory, "probe"))
+    kinds = {"CYCLES": ("cycles", "samples")}
+    owner, name = kinds.get(scene.render.engine, ("eevee", "taa_render_samples"))
+    settings: Any = getattr(scene, owner, None)
+    whole = int(getattr(settings, name, 1) or 1)
+    count = max(int(whole * PROBE_SAMPLES), 1)
+    if scene.render.engine == "CYCLES":
+        settings.use_denoising = False  # once a frame, whatever the samples
+        settings.time_limit = PROBE_LIMIT_S
+    scene.frame_set(frame)
+    begin = time.monotonic()
+    while True:
+        if hasattr(settings, name):
+            setattr(settings, name, count)
+        say("probe", f"frame {frame} with {count} of {whole} samples")
+        try:
+            bpy.ops.render.render(write_still=False, scene=scene.name)
+        except RuntimeError as error:
+            say("warning", f"the probe did not render: {' '.join(str(error).split())}")
+            return
+        spent_s = time.monotonic() - begin
+        if spent_s >= PROBE_ENOUGH_S or count >= whole:
+            return
+        count = min(count * 4, whole)
+
+
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="driver", allow_abbrev=False)
     parser.add_argument("--frames", required=True)
@@ -229,6 +266,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--format", default="AUTO")
     parser.add_argument("--scene-name", default="")
     parser.add_argument("--device", choices=("SCENE", "CPU", "GPU"), default="CPU")
+    parser.add_argument("--probe", action="store_true")
     known, _others = parser.parse_known_args(argv)  # others are for Cycles: --cycles-device
     return known
 
@@ -263,6 +301,9 @@ def run(argv: Sequence[str]) -> None:
     say("loaded", f"{bpy.app.version_string} {scene.name}")
     report_scene(scene)
     report_progress()
+    if options.probe:
+        probe(scene, frames[0], options.output_dir)
+        return
     render_frames(scene, frames, options.output_dir, options.output_pattern)
 
 

@@ -83,7 +83,7 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
         hints=hints(size_bytes=scene.stat().st_size, head=head, frames=len(frames)),
         software=("blender",),
     )
-    return with_extras(made, options)
+    return with_extras(made, options, probe_arguments=("--probe",))
 
 
 def preview(made: Submission) -> Preview:

@@ -16,7 +16,7 @@ from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad
 from farm.model.probes import Probe, Tier
 from farm.model.states import NodeState, Outcome
-from farm.model.work import Tag
+from farm.model.work import Isolation, Tag
 from farm.store import dispatching, events, jobs, moves, nodes
 from farm.store.engine import reading, writing
 from farm.wire.messages import Finished, Heartbeat
@@ -62,7 +62,7 @@ def submitted(engine: sa.Engine, *, gpus: int = 0) -> JobId:
 
 def finish(engine: sa.Engine, job_id: JobId, name: str, **told: Any) -> None:
     with writing(engine) as db:
-        (step,) = jobs.read_job(db, job_id).steps
+        step = jobs.read_job(db, job_id).steps[-1]
         (task,) = dispatching.claim(db, step.id, NODE, 1)
         dispatching.lease(
             db,
@@ -117,6 +117,22 @@ def test_a_probe_becomes_the_step_s_profile_with_its_device(engine: sa.Engine) -
     finish(engine, job_id, "a2", probe=replace(PROBE, tag=Tag.BANDWIDTH, confidence=0.6))
     with reading(engine) as db:
         assert jobs.read_job(db, job_id).steps[0].profile == profile
+
+
+def test_what_a_probe_step_showed_is_learnt_by_those_that_depend_on_it(engine: sa.Engine) -> None:
+    hear(engine)
+    render = a_step(after=("probe",))
+    other = replace(a_step(), name="comp", position=1)
+    probe = replace(a_step(), name="probe", position=2, isolation=Isolation.PROBE, output=None)
+    job_id = submit(engine, render, other, probe)
+    finish(engine, job_id, "a1", probe=PROBE, usage=USAGE)
+    with reading(engine) as db:
+        learnt = [step.profile.source for step in jobs.read_job(db, job_id).steps]
+        seen = {group.step_id: group.demand.vram_seen_mib for group in dispatching.groups(db)}
+        job = jobs.read_job(db, job_id)
+    assert learnt == ["probe", "prior", "probe"]
+    assert job.steps[0].profile.device_model == "RTX"
+    assert seen.get(job.steps[1].id) == 0
 
 
 def test_the_most_vram_that_was_seen_counts_for_the_next(engine: sa.Engine) -> None:

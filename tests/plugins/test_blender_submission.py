@@ -7,6 +7,7 @@ from expanded import tasks
 from test_blendfile import blend
 
 from farm.errors import UserError
+from farm.flow.submit import plan_job
 from farm.model.plugin import SubmitOptions
 from farm.model.work import JobSettings
 from plugins.blender import driver
@@ -110,6 +111,22 @@ def test_what_blender_cannot_do_is_refused_at_once(
 ) -> None:
     with pytest.raises(UserError, match=part):
         PLUGIN.submission(scene, SubmitOptions(cwd=tmp_path, **options))  # type: ignore[arg-type]
+
+
+def test_a_probe_is_one_frame_of_few_samples_before_all_others(scene: Path, tmp_path: Path) -> None:
+    made = PLUGIN.submission(
+        scene, SubmitOptions(cwd=tmp_path, frames=(1, 5, 9), chunk_size=2, is_probed=True, film="")
+    )
+    plan = plan_job(made, uid="u")
+    steps = {step.name: step for step in plan.steps}
+    assert (steps["probe"].frames, steps["probe"].task_count) == ("5", 1)
+    assert (steps["probe"].isolation, steps["probe"].output) == ("probe", None)
+    assert steps["render"].depends_on == ("probe",)
+    assert set(steps["film"].depends_on) == {"render", "probe"}
+    assert "--probe" not in PLUGIN.preview(made).command
+    args = made.template["steps"][-1]["script"]["actions"]["onRun"]["args"]
+    assert args[-1] == "--probe"
+    assert "--output-dir={{Session.WorkingDirectory}}" in args
 
 
 def test_a_file_that_is_no_scene_is_refused(tmp_path: Path) -> None:

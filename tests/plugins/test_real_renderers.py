@@ -178,6 +178,20 @@ def test_a_gpu_that_is_not_there_fails_instead_of_falling_back(scenes: Path, tmp
 
 
 @needs_blender
+def test_a_probe_renders_few_samples_at_full_resolution_and_keeps_nothing(
+    scenes: Path, tmp_path: Path
+) -> None:
+    made = BLENDER.submission(scenes / "small.blend", SubmitOptions(cwd=tmp_path, is_probed=True))
+    probe = replace(made, template={**made.template, "steps": made.template["steps"][-1:]})
+    run = run_first_task(BLENDER, probe, tmp_path)
+    assert run.status == 0, run.log
+    assert "ridgeline| probe frame 1 with 1 of 4 samples" in run.log
+    assert "ridgeline| probe frame 1 with 4 of 4 samples" in run.log, "it was over at once, so it goes on"
+    assert "ridgeline| size 64 36" in run.log
+    assert run.files == []
+
+
+@needs_blender
 def test_a_script_in_the_scene_that_is_not_trusted_does_not_run(scenes: Path, tmp_path: Path) -> None:
     marker = tmp_path / "was here"
     path = tmp_path / "script.blend"
