@@ -19,7 +19,7 @@ from farm.model.frames import canonical, expand_pattern, has_frame, parse_frames
 from farm.model.plugin import Plugin, Preview, Reading, SubmitOptions
 from farm.model.states import Outcome
 from farm.model.work import OutputSpec, Submission
-from plugins import markers, templates
+from plugins import licences, markers, templates
 from plugins.film import with_extras
 from plugins.output import Target, absolute, refuse_controls, target
 
@@ -83,6 +83,8 @@ class Program:
     """(argument, what to use instead): options that the farm sets itself."""
     version_command: tuple[str, ...] = ()
     version_pattern: re.Pattern[str] = re.compile(r"([0-9]+(?:\.[0-9]+)+)")
+    licence_statuses: tuple[int, ...] = ()
+    """Exit statuses that mean that there was no licence."""
     check: Callable[[Path, SubmitOptions], None] | None = None
     """Raises UserError for what it cannot do."""
 
@@ -100,6 +102,7 @@ def plugin(program: Program) -> Plugin:
         submission=lambda path, options: submission(program, path, options),
         preview=preview,
         version=lambda: told_version(program.version_command, program.version_pattern),
+        licence_statuses=program.licence_statuses,
     )
 
 
@@ -291,7 +294,7 @@ class ProgramParser:
         for pattern in self.lines.message:
             if match := pattern.match(line):
                 return Reading(message=_shown(match))
-        return None
+        return Reading(message=line[:_LIMIT], is_waiting_for_licence=True) if licences.waits(line) else None
 
     def _marker(self, marker: markers.Marker) -> Reading | None:
         if marker.key == "error":

@@ -34,6 +34,7 @@ from farm.broker.publisher import Publisher
 from farm.errors import FarmError, UserError
 from farm.model.ids import AttemptId, NodeId
 from farm.model.machines import Capabilities, Device
+from farm.model.stalls import Evidence
 from farm.model.states import Outcome
 from farm.settings import Settings, inherited_environment
 from farm.text import clean, plural
@@ -42,6 +43,7 @@ from farm.wire.messages import (
     Heartbeat,
     HeartbeatAnswer,
     HostCancel,
+    HostEvidence,
     HostOutput,
     HostReady,
     HostRendered,
@@ -74,6 +76,8 @@ _LOG = logging.getLogger(__name__)
 _LET_THROUGH = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "USER", "LOGNAME")
 """Variables that renderers see of the agent's own. Never the broker's address or a token."""
 _BUSY_TICK_S = 0.25
+_EVIDENCE_OLD_S = 15.0
+"""What a host has not said anew for so long is told no more: it may be stopped itself."""
 _REAP_S = 5.0
 _LAST_WORDS_S = 3.0
 """How long a stopping agent waits for the broker to take its last reports."""
@@ -202,6 +206,8 @@ class _Supervisor:
         self._attempt_on: dict[int, AttemptId] = {}
         self._devices_of: dict[AttemptId, tuple[str, ...]] = {}
         self._log_sequence: dict[AttemptId, int] = {}
+        self._evidence: dict[AttemptId, tuple[Evidence, float]] = {}
+        """What was last told of each running attempt, and when."""
         self._celery = CeleryWorker(
             settings,
             on_launch=self._launch_came,
@@ -441,9 +447,15 @@ class _Supervisor:
                 self._send_heartbeat(parts, instruction)
             case lifecycle.StartHost(host_id=host_id):
                 self._start_host(parts, host_id)
-            case lifecycle.CancelHost(host_id=host_id, reason=reason, outcome=outcome):
+            case lifecycle.CancelHost(host_id=host_id):
                 if host_id in self._hosts:
-                    self._hosts[host_id].send(HostCancel(reason=reason, outcome=outcome))
+                    self._hosts[host_id].send(
+                        HostCancel(
+                            reason=instruction.reason,
+                            outcome=instruction.outcome,
+                            takes_output=instruction.takes_output,
+                        )
+                    )
             case lifecycle.KillHost(host_id=host_id):
                 if host_id in self._hosts:
                     self._hosts[host_id].kill()
@@ -469,10 +481,20 @@ class _Supervisor:
                 loads=parts.gauges.loads + parts.telemetry.loads,
                 disk_free_mib=parts.gauges.disk_free_mib,
                 is_draining=instruction.is_draining,
+                evidence=self._fresh_evidence(parts),
                 fault=parts.telemetry.node_fault,
                 agent_version=farm.__version__,
             )
         )
+
+    def _fresh_evidence(self, parts: _Parts) -> tuple[Evidence, ...]:
+        now = boottime()
+        found = []
+        for evidence, told_at in self._evidence.values():
+            if now - told_at <= _EVIDENCE_OLD_S:
+                on_gpu, gpu_idle_s = parts.telemetry.idle_s(evidence.attempt_id)
+                found.append(replace(evidence, on_gpu=on_gpu, gpu_idle_s=gpu_idle_s))
+        return tuple(found)
 
     # --- session hosts ---
 
@@ -532,6 +554,9 @@ class _Supervisor:
                     parts.sender.log(LogChunk(attempt_id=attempt_id, sequence=sequence, text=text))
             case Progress():
                 parts.sender.progress(message)
+            case HostEvidence(evidence=evidence):
+                if self._attempt_on.get(host.host_id) == evidence.attempt_id:
+                    self._evidence[evidence.attempt_id] = evidence, boottime()
             case Started(attempt_id=attempt_id):
                 device_ids = self._devices_of.get(attempt_id, ())
                 parts.telemetry.begin(attempt_id, device_ids)
@@ -544,6 +569,7 @@ class _Supervisor:
             case Finished():
                 self._attempt_on.pop(host.host_id, None)
                 self._devices_of.pop(message.attempt_id, None)
+                self._evidence.pop(message.attempt_id, None)
                 usage, probe = parts.telemetry.end(message.attempt_id)
                 finished = replace(message, usage=usage, probe=probe)
                 self._handle(parts, lifecycle.HostFinished(host_id=host.host_id, finished=finished))
@@ -558,6 +584,7 @@ class _Supervisor:
         attempt_id = self._attempt_on.pop(host_id, None)
         if attempt_id is not None:
             self._devices_of.pop(attempt_id, None)
+            self._evidence.pop(attempt_id, None)
             if self._parts is not None:
                 self._parts.telemetry.end(attempt_id)
 

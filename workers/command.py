@@ -15,8 +15,8 @@ from enum import Enum, auto
 from typing import Protocol
 
 from farm.model.states import Outcome
-from workers import containment
 from workers.endings import Ending
+from workers.evidence import Sampler
 from workers.output import Output
 
 GRACE_S = 2.0
@@ -26,8 +26,6 @@ _DRAIN_S = 0.5
 """How long the main process's descendants may go on writing after it has ended."""
 _CHUNK = 65536
 _DRAIN_CHUNKS = 64
-_SAMPLE_FIRST_S = 0.25
-_SAMPLE_EVERY_S = 1.0
 _NO_PIDFD_POLL_S = 0.01
 
 
@@ -49,25 +47,6 @@ class Control(Protocol):
         ...
 
 
-class MemorySampler:
-    """The peak of what an attempt's processes hold together, looked at now and then.
-
-    The kernel's own figure (`ru_maxrss`) starts at the host's size, because a process begins as a copy of its
-    parent, and is used only when it is larger than that.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.peak_mib = 0
-        self._next = now + _SAMPLE_FIRST_S
-
-    def tick(self, now: float) -> float:
-        """Look when it is time; the answer is how many seconds until the next look."""
-        if now >= self._next:
-            self.peak_mib = max(self.peak_mib, containment.resident_mib())
-            self._next = now + _SAMPLE_EVERY_S
-        return self._next - now
-
-
 def run_command(
     argv: Sequence[str],
     *,
@@ -75,6 +54,7 @@ def run_command(
     directory: str,
     output: Output,
     control: Control,
+    sampler: Sampler,
     timeout_s: float | None,
 ) -> Ending:
     """Run `argv` to its end, or until it is stopped. Its descendants may still live when this returns."""
@@ -97,7 +77,9 @@ def run_command(
         return Ending(command=command, refusal=refusal, is_final=refusal[0] is Outcome.JOB_ERROR)
     assert process.stdout is not None
     with process.stdout:
-        return _Running(process, process.stdout.fileno(), output, control, timeout_s).to_the_end(command)
+        return _Running(process, process.stdout.fileno(), output, control, sampler, timeout_s).to_the_end(
+            command
+        )
 
 
 class _State(Enum):
@@ -119,6 +101,7 @@ class _Running:
         pipe: int,
         output: Output,
         control: Control,
+        sampler: Sampler,
         timeout_s: float | None,
     ) -> None:
         now = time.monotonic()
@@ -132,7 +115,7 @@ class _Running:
         self._is_timed_out = False
         self._is_open = True
         self._largest_mib = 0
-        self._sampler = MemorySampler(now)
+        self._sampler = sampler
 
     def to_the_end(self, command: str) -> Ending:
         poller = select.poll()
@@ -197,6 +180,7 @@ class _Running:
             self._output.feed(data)
         else:
             self._is_open = False
+            self._sampler.is_output_closed = True
 
     def _collect(self) -> None:
         if self._state is _State.ENDED:

@@ -27,7 +27,6 @@ _LONGEST_WAIT_S = 0.05
 SHELL_SIGNAL_BASE = 128
 """Process 1 tells by an exit status above this that a signal ended the host."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 HOST_MODULE = "workers.session_host"
 
@@ -162,17 +161,6 @@ def is_busy() -> bool:
         if stat.rpartition(")")[2].split()[0] in "RD":
             return True
     return False
-
-
-def resident_mib() -> int:
-    """Memory that the host's descendants hold now, shared pages counted once for each."""
-    pages = 0
-    for pid in descendants():
-        try:
-            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):
-            continue
-    return pages * _PAGE_KIB // 1024
 
 
 def reap() -> None:

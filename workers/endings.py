@@ -37,11 +37,17 @@ class Readings:
     width: int | None = None
     height: int | None = None
     rendering_since: float | None = None
-    """Monotonic clock."""
     fail_message: str = ""
     """From `openjd_fail:`; it fails the attempt even when the exit status is 0."""
     storage_sign: str = ""
     memory_sign: str = ""
+    output_at: float | None = None
+    """Of the last output, as all times here on the monotonic clock."""
+    progress_at: float | None = None
+    """When `fraction` last changed."""
+    last_line: str = ""
+    licence: str = ""
+    """The last line, where it says that the renderer waits for a licence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,8 @@ START_TRIES = 3
 """Session hosts that may die before an attempt has started on them."""
 KILL_MARGIN_S = 1.0
 """A session host kills its renderer itself within `kill_grace_s`; this much later it is killed whole."""
+LOOK_AT_FILES_S = 60.0
+"""For a session host to verify and publish what a renderer that had to be ended has written."""
 MOST_UNANSWERED = 64
 NEWS_S = 1.0
 """Least time between heartbeats that are sent because of news of a device."""
@@ -236,6 +238,8 @@ class CancelHost:
     host_id: int
     reason: str
     outcome: Outcome
+    takes_output: bool = False
+    """Once it has ended, its files count if they are whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -623,7 +627,15 @@ class Lifecycle:
     # --- attempts end ---
 
     def _stop(
-        self, held: Held, outcome: Outcome, reason: str, grace_s: float, now: float, out: list[Instruction]
+        self,
+        held: Held,
+        outcome: Outcome,
+        reason: str,
+        grace_s: float,
+        now: float,
+        out: list[Instruction],
+        *,
+        takes_output: bool = False,
     ) -> None:
         """End the attempt; a second wish keeps the first reason but may shorten the grace."""
         if held.phase is Phase.ENDED:
@@ -643,7 +655,7 @@ class Lifecycle:
         if held.stopping is None:
             held.stopping = (outcome, reason)
             held.kill_at = kill_at
-            out.append(CancelHost(host_id=host_id, reason=reason, outcome=outcome))
+            out.append(CancelHost(host_id=host_id, reason=reason, outcome=outcome, takes_output=takes_output))
         elif held.kill_at is not None:
             held.kill_at = min(held.kill_at, kill_at)
 
@@ -674,6 +686,8 @@ class Lifecycle:
 
     def _stop_received(self, stop: Stop, now: float, out: list[Instruction]) -> None:
         grace_s = self.rules.kill_grace_s + KILL_MARGIN_S
+        if stop.takes_output:
+            grace_s += LOOK_AT_FILES_S
         for attempt_id in stop.attempt_ids:
             held = self.held.get(attempt_id)
             if held is None:
@@ -684,7 +698,8 @@ class Lifecycle:
             elif held.phase is Phase.ENDED:
                 out.append(Resend(attempt_id=attempt_id))
             else:
-                self._stop(held, Outcome.CANCELLED, stop.reason, grace_s, now, out)
+                takes = stop.takes_output
+                self._stop(held, Outcome.CANCELLED, stop.reason, grace_s, now, out, takes_output=takes)
         self._fill(now, out)
 
     def _stored(self, attempt_ids: Iterable[AttemptId], out: list[Instruction]) -> None:

@@ -29,6 +29,8 @@ BATCH_BYTES = 16 * 1024
 BATCH_DELAY_S = 0.2
 PROGRESS_DELAY_S = 0.5
 _LAST_LINES = 50
+_SAID = 200
+"""Characters of the last line that are told."""
 
 _log = logging.getLogger(__name__)
 _DIRECTIVE = re.compile(r"openjd_(progress|status|fail|redacted_env): (.+)")
@@ -56,6 +58,12 @@ def parser_for(kind: str, frames: tuple[int, ...]) -> Parser | None:
     except Exception:  # noqa: BLE001  as above
         _log.exception("the parser of plugin %r cannot be made", kind)
         return None
+
+
+def licence_statuses(kind: str) -> tuple[int, ...]:
+    """Exit statuses by which the renderer of plugin `kind` says that it got no licence."""
+    plugin = _plugin(kind)
+    return () if plugin is None else plugin.licence_statuses
 
 
 class Output:
@@ -146,6 +154,10 @@ class Output:
         if self._reads_directives and "openjd_" in text:
             for line in lines:
                 self._read_directive(line)
+        said = next((line for line in reversed(lines) if line.strip()), "")
+        self.readings.output_at = time.monotonic()
+        if said:
+            self.readings.last_line, self.readings.licence = said[:_SAID], ""
         if self._parser is not None:
             for line in lines:
                 self._read(line)
@@ -169,6 +181,10 @@ class Output:
 
     def _learn(self, reading: Reading) -> None:
         known = self.readings
+        if reading.is_waiting_for_licence:
+            known.licence = known.last_line
+        if reading.fraction is not None and reading.fraction != known.fraction:
+            known.progress_at = time.monotonic()
         if reading.fraction is not None or reading.message:
             known.fraction = reading.fraction if reading.fraction is not None else known.fraction
             known.message = one_line(reading.message) or known.message

@@ -35,8 +35,9 @@ from openjd.sessions import _subprocess as session_subprocess
 
 from farm.model.states import Outcome
 from workers import containment
-from workers.command import GRACE_S, Control, MemorySampler
+from workers.command import GRACE_S, Control
 from workers.endings import Ending
+from workers.evidence import Sampler
 from workers.output import Output
 from workers.plain import Parameters
 
@@ -143,13 +144,14 @@ class StepSession:
         environment: Mapping[str, str],
         output: Output,
         control: Control,
+        sampler: Sampler,
         keeps: bool = False,
     ) -> Ending:
         """Run a task. Its own processes may still live when this returns.
 
         environment: of this task alone. keeps: leave the session open when all has gone well.
         """
-        self._actions = actions = _Actions(output, control)
+        self._actions = actions = _Actions(output, control, sampler)
         _listener.output, _listener.not_found = output, ""
         try:
             try:
@@ -178,7 +180,7 @@ class StepSession:
             return
         self.is_open = False
         silent = Output(send_text=lambda _text: None, send_progress=lambda _fraction, _message: None)
-        self._actions = actions = _Actions(silent, control)
+        self._actions = actions = _Actions(silent, control, Sampler.silent())
         try:
             self._run.leave(actions)
         except (RuntimeError, ValueError) as error:
@@ -239,9 +241,9 @@ class StepSession:
 class _Actions:
     """Waits for the end of one action after the other, and ends them when the agent or a limit says so."""
 
-    def __init__(self, output: Output, control: Control) -> None:
+    def __init__(self, output: Output, control: Control, sampler: Sampler) -> None:
         self.is_timed_out = False
-        self.sampler = MemorySampler(time.monotonic())
+        self.sampler = sampler
         self.control = control
         self.output = output
         self._final: ActionStatus | None = None

@@ -35,6 +35,7 @@ from farm.model.work import Isolation
 from farm.wire.messages import (
     Finished,
     HostCancel,
+    HostEvidence,
     HostOutput,
     HostReady,
     HostRendered,
@@ -51,7 +52,8 @@ from farm.wire.messages import (
 from workers import containment, plain, staging
 from workers.command import run_command
 from workers.endings import Ending, Verdict, judge, one_line
-from workers.output import Output, parser_for
+from workers.evidence import FileWatch, Sampler
+from workers.output import Output, licence_statuses, parser_for
 from workers.processes import TAG
 from workers.verify import Unfit, check_files
 
@@ -99,6 +101,8 @@ class Inbox:
         self.descriptor = descriptor
         self.stop: tuple[Outcome, str] | None = None
         self._verdict: HostVerdict | None = None
+        self.takes_output = False
+        """With `stop`: accept its files if they are whole."""
         self._when_gone = when_gone
         self._partial = b""
         self._waiting: deque[HostRun | HostCancel] = deque()
@@ -118,7 +122,7 @@ class Inbox:
             if isinstance(message, HostVerdict):
                 self._verdict = message
             elif isinstance(message, HostCancel) and not self._waiting:
-                self.stop = self.stop or (message.outcome, message.reason)
+                self._take(message)
             else:
                 self._waiting.append(message)
 
@@ -149,8 +153,13 @@ class Inbox:
         self.stop = None
         while self._waiting and isinstance(cancel := self._waiting[0], HostCancel):
             self._waiting.popleft()
-            self.stop = self.stop or (cancel.outcome, cancel.reason)
+            self._take(cancel)
         return message
+
+    def _take(self, cancel: HostCancel) -> None:
+        """The first wish counts."""
+        if self.stop is None:
+            self.stop, self.takes_output = (cancel.outcome, cancel.reason), cancel.takes_output
 
 
 class Attempt:
@@ -222,8 +231,12 @@ class Attempt:
         verdict = judge(ending, output.readings, output.last_lines())
         if verdict.outcome is Outcome.SUCCEEDED and self._run.asks_before_publishing:
             verdict = self._ask_the_agent(verdict)
+        if verdict.outcome is Outcome.JOB_ERROR and ending.exit_code in licence_statuses(self._script.kind):
+            verdict = replace(verdict, outcome=Outcome.LICENCE)
         if verdict.outcome is Outcome.SUCCEEDED:
             return self._accept(output)
+        if ending.stop is not None and self._host.inbox.takes_output:
+            return self._accept_unfinished(output, ending.stop)
         is_own_fault = verdict.outcome is Outcome.JOB_ERROR and not verdict.is_final
         if is_own_fault and self._stage is not None and staging.is_full(self._stage.final):
             reason = f"{verdict.reason} (the disk of {self._stage.shown} is full)"
@@ -295,17 +308,46 @@ class Attempt:
             header="" if argv is None else f"$ {shlex.join(argv)}"[:_HEADER_LIMIT],
             reads_directives=argv is not None,
         )
+        sampler = Sampler(
+            attempt_id=order.attempt_id,
+            readings=output.readings,
+            tell=lambda evidence: self._host.channel.send(HostEvidence(evidence=evidence)),
+            files=FileWatch(self._expected()),
+        )
+        try:
+            return self._watched(argv, action, added, directory, output, sampler), output
+        finally:
+            sampler.files.close()
+
+    def _expected(self) -> list[Path]:
+        """Where the attempt's files will be."""
+        spec = self._script.output
+        if spec is None:
+            return []
+        directory = Path(self._parameters[spec.directory_parameter][1])
+        return [directory / name for name in self._order.files]
+
+    def _watched(
+        self,
+        argv: list[str] | None,
+        action: plain.PlainAction | None,
+        added: dict[str, str],
+        directory: str,
+        output: Output,
+        sampler: Sampler,
+    ) -> Ending:
+        order, script = self._order, self._script
         if action is not None and argv is not None:
             limits = [limit for limit in (action.timeout_s, script.timeout_s) if limit is not None]
-            ending = run_command(
+            return run_command(
                 argv,
                 environment=self._host.environment | added,
                 directory=directory,
                 output=output,
                 control=self._host.inbox,
+                sampler=sampler,
                 timeout_s=min(limits, default=None),
             )
-            return ending, output
         from workers import session  # half a second, and plain steps do without
 
         kept = self._host.session or session.StepSession(
@@ -323,11 +365,12 @@ class Attempt:
             environment={TAG: order.attempt_id},
             output=output,
             control=self._host.inbox,
+            sampler=sampler,
             keeps=_may_keep(script),
         )
         if kept.is_open:
             self._host.keep(kept, self._run)
-        return ending, output
+        return ending
 
     def _accept(self, output: Output) -> Verdict:
         """The processes ended well: look at the files, and publish them."""
@@ -352,6 +395,18 @@ class Attempt:
         else:
             self._take(staging.publish(stage, checked, may_replace=order.replace_existing))
         return Verdict(outcome=Outcome.SUCCEEDED)
+
+    def _accept_unfinished(self, output: Output, stop: tuple[Outcome, str]) -> Verdict:
+        """The renderer had to be ended after its work: its files count if they are whole."""
+        outcome, reason = stop
+        if self._script.output is None:
+            return Verdict(outcome=outcome, reason=reason)
+        try:
+            verdict = self._accept(output)
+        except Unfit as error:
+            return Verdict(outcome=outcome, reason=f"{reason}; its output cannot be used: {error}")
+        self._warnings.append(f"the renderer wrote its files and did not exit: {reason}")
+        return verdict
 
     def _take(self, publication: staging.Publication) -> None:
         self._published, self._published_by = publication.files, publication.by

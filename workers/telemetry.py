@@ -30,6 +30,8 @@ HOLD_S: Final = 30.0
 """A complaint counts for this long after it was last seen: throttling comes and goes by the second."""
 ENUMERATE_S: Final = 60.0
 """GPUs may be cut up anew under a running agent; nothing tells of new instances."""
+_IDLE_SHARE: Final = 0.02
+"""Of the time: a device that is busy for less does nothing for anybody."""
 SILENT_S: Final = 15.0
 """A driver that has not answered for this long is taken to be wedged."""
 _CONTEXT_MIB: Final = 64
@@ -43,6 +45,8 @@ class _Watched:
     devices: tuple[Device, ...]
     began: float
     is_probed: bool
+    active_at: float | None = None
+    """When one of its devices was last seen busy; None until one has said how busy it is."""
     last: dict[str, Sample] = field(default_factory=dict)
     busy_s: float = 0.0
     busy_seen_s: float = 0.0
@@ -170,6 +174,18 @@ class Telemetry:
         if not watched.samples:
             return usage, None
         return usage, probe.read(watched.samples, watched.devices[0].model)
+
+    def idle_s(self, attempt_id: AttemptId) -> tuple[bool, float | None]:
+        """(whether the attempt has a GPU, for how long that has not been busy; None: it cannot say)."""
+        with self._lock:
+            watched = self._watched.get(attempt_id)
+            if watched is None:
+                return False, None
+            now = time.monotonic()
+            is_stale = now - self._polled_at > max(SILENT_S, 3 * self._period_s)
+            if watched.active_at is None or is_stale:
+                return True, None
+            return True, max(now - watched.active_at, 0.0)
 
     # --- the thread ---
 
@@ -329,6 +345,8 @@ def _use(
         if passed_s <= 0:
             continue
         if sample.busy is not None:
+            if sample.busy > _IDLE_SHARE or watched.active_at is None:
+                watched.active_at = now
             watched.busy_s += sample.busy * passed_s
             watched.busy_seen_s += passed_s
         if sample.memory_busy is not None:

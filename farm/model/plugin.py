@@ -36,6 +36,8 @@ class Reading:
     """Pixels that the output files must have."""
     is_rendering: bool = False
     """The first frame has begun: loading is over."""
+    is_waiting_for_licence: bool = False
+    """The renderer waits until a licence is free; it is not over."""
 
 
 class Parser(Protocol):
@@ -93,3 +95,5 @@ class Plugin:
     preview: Callable[[Submission], Preview]
     version: Callable[[], str | None]
     """The renderer's version on this machine, None when it is absent. Called once when an agent starts."""
+    licence_statuses: tuple[int, ...] = ()
+    """Exit statuses that mean that there was no licence."""

@@ -17,6 +17,7 @@ from farm.model.attempts import DeviceUsage, PublishedFile
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.machines import Capabilities, DeviceLoad
 from farm.model.probes import Probe
+from farm.model.stalls import Evidence
 from farm.model.states import Outcome
 from farm.model.work import Isolation, OutputSpec
 
@@ -84,6 +85,8 @@ class Stop:
 
     attempt_ids: tuple[AttemptId, ...]
     reason: str
+    takes_output: bool = False
+    """They have done their work and do not exit: once ended, accept their files if these are whole."""
     kind: Literal["stop"] = "stop"
 
 
@@ -147,6 +150,8 @@ class Heartbeat:
     loads: tuple[DeviceLoad, ...] = ()
     disk_free_mib: int | None = None
     is_draining: bool = False
+    evidence: tuple[Evidence, ...] = ()
+    """What the attempts that run have been doing; those that have just begun are left out."""
     fault: str = ""
     """Not empty: this node should take no work until somebody has looked: "reboot needed"."""
     agent_version: str = ""
@@ -258,6 +263,8 @@ class HostCancel:
 
     reason: str
     outcome: Outcome = Outcome.CANCELLED
+    takes_output: bool = False
+    """As in Stop."""
     kind: Literal["cancel"] = "cancel"
 
 
@@ -294,9 +301,18 @@ class HostOutput:
     kind: Literal["output"] = "output"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEvidence:
+    """Host to agent: what the running attempt's processes have been doing."""
+
+    evidence: Evidence
+    kind: Literal["evidence"] = "evidence"
+
+
 ToHost = Annotated[HostRun | HostCancel | HostVerdict, Field(discriminator="kind")]
 FromHost = Annotated[
-    HostReady | Started | HostOutput | Progress | HostRendered | Finished, Field(discriminator="kind")
+    HostReady | Started | HostOutput | HostEvidence | Progress | HostRendered | Finished,
+    Field(discriminator="kind"),
 ]
 
 

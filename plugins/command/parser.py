@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from farm.model.plugin import Reading
 from farm.model.states import Outcome
+from plugins import licences
 
 _LIMIT = 500
 _TOLD = re.compile(
@@ -38,7 +39,8 @@ class CommandParser:
             self._is_told = True
             return self._progress(match.group(1), "")
         if match := _STATUS.match(line):
-            return Reading(message=match.group(1)[:_LIMIT])
+            status = match.group(1)[:_LIMIT]
+            return Reading(message=status, is_waiting_for_licence=licences.waits(status))
         if match := _FAIL.match(line):
             return Reading(fatal=match.group(1)[:_LIMIT])
         if _BAD.search(line[:_LIMIT]):
@@ -47,7 +49,7 @@ class CommandParser:
             return Reading(outcome=Outcome.STORAGE, message=line[:_LIMIT])  # the command may have got over it
         if not self._is_told and (match := _PERCENT.search(line[-_LIMIT:])):
             return self._progress(match.group(1), line[:_LIMIT])
-        return None
+        return Reading(message=line[:_LIMIT], is_waiting_for_licence=True) if licences.waits(line) else None
 
     def _progress(self, percent: str, message: str) -> Reading | None:
         """Never goes back: many programs count to 100 % once for each phase."""

@@ -76,6 +76,7 @@ def submit(path: Path, options: SubmitOptions) -> Submission:
 
 PLUGIN = Plugin(
     name=HUSK.name,
+    licence_statuses=(3,),
     extensions=(*HUSK.extensions, *HYTHON.extensions),
     parser=plugin(HUSK).parser,
     submission=submit,

@@ -35,6 +35,7 @@ PROGRAM = Program(
             Fatal(pattern=re.compile(r"((?:.*: )?ERROR: .*|.*Node execution error.*)")),
         ),
     ),
+    licence_statuses=(100,),
     version_command=("nuke", "--version"),
     version_pattern=re.compile(r"Nuke (\d+\.\d+v\d+)"),
 )

@@ -15,12 +15,14 @@ from types import TracebackType
 from typing import Any
 
 from farm.model.ids import AttemptId, JobId, TaskId
+from farm.model.stalls import Evidence
 from farm.model.states import Outcome
 from farm.model.work import Isolation, OutputSpec
 from farm.wire.messages import (
     Finished,
     FromHost,
     HostCancel,
+    HostEvidence,
     HostOutput,
     HostReady,
     HostRun,
@@ -149,6 +151,7 @@ class Seen:
     text: str = ""
     texts: list[str] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
+    evidence: list[Evidence] = field(default_factory=list)
 
 
 class HostDriver:
@@ -224,6 +227,8 @@ class HostDriver:
                 self.seen.texts.append(text)
             case Progress():
                 self.seen.progress.append(message)
+            case HostEvidence(evidence=evidence):
+                self.seen.evidence.append(evidence)
             case Finished():
                 self.seen.finished = message
         return message
@@ -242,5 +247,11 @@ class HostDriver:
             assert self.seen.finished is None, self.seen
             self.step()
 
-    def cancel(self, reason: str = "cancelled by anna", outcome: Outcome = Outcome.CANCELLED) -> None:
-        self.send(HostCancel(reason=reason, outcome=outcome))
+    def cancel(
+        self,
+        reason: str = "cancelled by anna",
+        outcome: Outcome = Outcome.CANCELLED,
+        *,
+        takes_output: bool = False,
+    ) -> None:
+        self.send(HostCancel(reason=reason, outcome=outcome, takes_output=takes_output))
