@@ -10,7 +10,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
@@ -27,6 +27,8 @@ _DRAIN_S = 0.5
 _CHUNK = 65536
 _DRAIN_CHUNKS = 64
 _NO_PIDFD_POLL_S = 0.01
+_MOMENT_S = 0.005
+"""Most of a farm's tasks last longer; for those that do not, one message tells start and end."""
 
 
 class Control(Protocol):
@@ -56,8 +58,12 @@ def run_command(
     control: Control,
     sampler: Sampler,
     timeout_s: float | None,
+    when_lasting: Callable[[], None] = lambda: None,
 ) -> Ending:
-    """Run `argv` to its end, or until it is stopped. Its descendants may still live when this returns."""
+    """Run `argv` to its end, or until it is stopped. Its descendants may still live when this returns.
+
+    when_lasting: called once, if the command lives longer than a moment.
+    """
     command = os.path.basename(argv[0]) or argv[0]
     try:
         process = subprocess.Popen(
@@ -77,9 +83,9 @@ def run_command(
         return Ending(command=command, refusal=refusal, is_final=refusal[0] is Outcome.JOB_ERROR)
     assert process.stdout is not None
     with process.stdout:
-        return _Running(process, process.stdout.fileno(), output, control, sampler, timeout_s).to_the_end(
-            command
-        )
+        pipe = process.stdout.fileno()
+        running = _Running(process, pipe, output, control, sampler, timeout_s, when_lasting)
+        return running.to_the_end(command)
 
 
 class _State(Enum):
@@ -103,6 +109,7 @@ class _Running:
         control: Control,
         sampler: Sampler,
         timeout_s: float | None,
+        when_lasting: Callable[[], None],
     ) -> None:
         now = time.monotonic()
         self._process = process
@@ -112,6 +119,8 @@ class _Running:
         self._timeout_s = timeout_s
         self._state = _State.RUNNING
         self._until = math.inf if timeout_s is None else now + timeout_s
+        self._when_lasting = when_lasting
+        self._lasting_at = now + _MOMENT_S
         self._is_timed_out = False
         self._is_open = True
         self._largest_mib = 0
@@ -161,7 +170,10 @@ class _Running:
             self._state is _State.ENDED and (is_due or not self._is_open)
         ):
             return None
-        waits = [self._sampler.tick(now), self._until - now]
+        if now >= self._lasting_at:
+            self._lasting_at = math.inf
+            self._when_lasting()
+        waits = [self._sampler.tick(now), self._until - now, self._lasting_at - now]
         output_wait = self._output.tick(now)
         if output_wait is not None:
             waits.append(output_wait)

@@ -395,7 +395,7 @@ class Lifecycle:
     @property
     def is_busy(self) -> bool:
         """Time matters: look again within a quarter of a second, not only at the next heartbeat."""
-        return self._drain_at is not None or self.live > 0
+        return self._drain_at is not None or any(h.phase is not Phase.ENDED for h in self.held.values())
 
     @property
     def next_heartbeat(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from workers.lifecycle import Stage
 from workers.spool import Spool
 
 _LOG = logging.getLogger(__name__)
+_LINGER_S = 0.004
+"""For more notes to come: waking up costs more than writing one. What an attempt waits for does not wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,8 @@ class Scribe:
     def _run(self) -> None:
         while True:
             batch = [self._notes.get()]
+            if not isinstance(batch[0], Received | None):
+                time.sleep(_LINGER_S)
             while not self._notes.empty():
                 batch.append(self._notes.get())
             self._take([note for note in batch if note is not None])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import json
 import logging
 import os
@@ -62,7 +63,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
+"""Bytes. Small enough for the allocator to use the same memory again."""
 _MOST_LINE_BYTES = 64 * 1024 * 1024
 _UMASK = 0o022
 _ROOT_PREFIX = "ridgeline-host-"
@@ -82,10 +84,25 @@ class Channel:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = threading.Lock()
+        self._held_back = b""
+
+    def hold_back(self, message: Any) -> None:
+        """Send it with the next message, or with `flush`: one that nobody waits for yet."""
+        with self._lock:
+            self._held_back += dump(message) + b"\n"
+
+    def flush(self) -> None:
+        """Send what was held back."""
+        if self._held_back:
+            self._write(b"")
 
     def send(self, message: Any) -> None:
-        data = memoryview(dump(message) + b"\n")
+        self._write(dump(message) + b"\n")
+
+    def _write(self, line: bytes) -> None:
         with self._lock:
+            data = memoryview(self._held_back + line)
+            self._held_back = b""
             try:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
@@ -289,7 +306,7 @@ class Attempt:
             return ending, output
         finally:
             if self._host.session is None:
-                _remove(directory)
+                self._host.leave_directory(directory)
 
     def _run_in(self, directory: str) -> tuple[Ending, Output]:
         order, script = self._order, self._script
@@ -347,7 +364,9 @@ class Attempt:
                 control=self._host.inbox,
                 sampler=sampler,
                 timeout_s=min(limits, default=None),
+                when_lasting=self._host.channel.flush,
             )
+        self._host.channel.flush()
         from workers import session  # half a second, and plain steps do without
 
         kept = self._host.session or session.StepSession(
@@ -437,7 +456,10 @@ class Host:
         """Open after the last task, for the next one of its step."""
         self._session_of: tuple[Any, ...] = ()
         self._root = root
-        self._attempts = 0
+        self._directories = 0
+        self._identity: tuple[int, int, int] | None = None
+        self._empty: str | None = None
+        """A directory that an attempt has left as it found it: making one costs more than looking."""
         self._oom_kills = _oom_kills()
 
     def serve(self) -> NoReturn:
@@ -447,9 +469,13 @@ class Host:
             if self.session is not None and not self.inbox.wait(SESSION_IDLE_S):
                 self._close_session()
             run = self.inbox.next_run()
-            if self._session_of != _session_key(run):
+            if self.session is not None and self._session_of != _session_key(run):
                 self._close_session()
-            self.channel.send(Started(attempt_id=run.order.attempt_id))
+            started = Started(attempt_id=run.order.attempt_id)
+            if run.script.output is None:
+                self.channel.hold_back(started)  # it may have ended before anybody has read that
+            else:
+                self.channel.send(started)
             self.channel.send(Attempt(run, self).make())
 
     @property
@@ -466,14 +492,28 @@ class Host:
         if session is not None:
             session.close(self.inbox)
             containment.kill_leftovers()
-            _remove(session.directory)
+            self.leave_directory(session.directory)
 
     def make_directory(self) -> str:
-        """A private working directory for the next attempt."""
-        self._attempts += 1
-        directory = os.path.join(self._root, str(self._attempts))
-        os.mkdir(directory)
+        """An empty, private working directory for the next attempt."""
+        directory, self._empty = self._empty, None
+        if directory is None:
+            self._directories += 1
+            directory = os.path.join(self._root, str(self._directories))
+            os.mkdir(directory)
+            self._identity = _identity(directory)
         return directory
+
+    def leave_directory(self, directory: str) -> None:
+        """Take back what `make_directory` gave. Nothing of the attempt runs any more."""
+        try:
+            is_untouched = _identity(directory) == self._identity and not os.listdir(directory)
+        except OSError:
+            is_untouched = False
+        if is_untouched:
+            self._empty = directory
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
 
     def new_oom_kills(self) -> int | None:
         """Kills by the kernel for lack of memory since the last question; None: the system does not say."""
@@ -506,11 +546,10 @@ def _session_key(run: HostRun) -> tuple[Any, ...]:
     )
 
 
-def _remove(directory: str) -> None:
-    try:
-        os.rmdir(directory)  # mostly nothing was left in it, and this is one system call
-    except OSError:
-        shutil.rmtree(directory, ignore_errors=True)
+def _identity(directory: str) -> tuple[int, int, int]:
+    """Which directory the name means, and who may do what in it."""
+    status = os.lstat(directory)
+    return status.st_ino, status.st_mode, status.st_uid
 
 
 def _oom_kills() -> int | None:
@@ -583,6 +622,7 @@ def main() -> NoReturn:
 
     # The agent has scrubbed it: the one thing of the environment that is read here is all of it.
     environment = dict(os.environ)  # noqa: TID251
+    gc.freeze()
     Host(Inbox(0, die), Channel(agent), environment, root).serve()
 
 

@@ -63,6 +63,9 @@ class Intake:
         """Everything handed out so far is stored. Raises Unavailable (it will come again: harmless)."""
         handed, self._handed = self._handed, []
         try:
+            if handed and self._connection is not None and self._connection.transport.driver_type == "amqp":
+                handed[-1].ack(multiple=True)  # they are acknowledged in the order in which they came
+                return
             for message in handed:
                 message.ack()
         except BROKER_ERRORS as error:
