@@ -114,16 +114,20 @@ def test_a_killed_agent_that_never_comes_back(job: MarkedJob) -> None:
     assert all("is silent" in a["reason"] for a in lost)
 
 
-def test_an_agent_that_slept_beyond_its_lease(new_job: Callable[[], MarkedJob]) -> None:
-    job = new_job().submit("seconds", "0.6")
-    farm = job.farm
+def test_an_agent_that_slept_beyond_its_lease(farm: FarmUnderTest, tmp_path: Path) -> None:
+    # So long that what is seen running still runs when the agent falls asleep.
+    job = MarkedJob(farm, tmp_path / "frames", 2 * AGENTS).submit("seconds", "5")
     job.wait_until_running_on(node(farm, "agent0"))
     farm.kill("agent0", signal.SIGSTOP)
     try:
-        wait_until(lambda: any(a["state"] == "lost" for a in farm.attempts(job.id)), "a lost attempt")
+        wait_until(
+            lambda: [a["state"] for a in farm.attempts(job.id) if a["state"] == "lost"],
+            "a lost attempt",
+            timeout_s=60,
+        )
     finally:
         farm.kill("agent0", signal.SIGCONT)
-    job.check_done(most_starts=FRAMES + ON_A_NODE)
+    job.check_done(most_starts=job.frames + ON_A_NODE)
 
 
 def test_a_killed_scheduler_that_comes_back(job: MarkedJob) -> None:
