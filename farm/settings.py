@@ -230,6 +230,20 @@ def _check_key(key: str, place: str) -> None:
         raise UserError(f"unknown setting {key!r} in {place}{hint}")
 
 
+TERMINAL_VARIABLES = (
+    "TERM",
+    "TERM_PROGRAM",
+    "LC_TERMINAL",
+    "KITTY_WINDOW_ID",
+    "WT_SESSION",
+    "TMUX",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "DBUS_SESSION_BUS_ADDRESS",
+)
+"""What tells which terminal, and whether there is a desktop."""
+
+
 def inherited_environment(names: Collection[str]) -> dict[str, str]:
     """Those variables of this process that `names` lets through; a name may end in `*`."""
     exact = {name for name in names if not name.endswith("*")}

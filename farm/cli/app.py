@@ -399,7 +399,13 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
             wanted=_wanted(words, columns, sort, is_quiet=quiet, is_json=json),
         )
 
-    @app.command(epilog=examples("farm logs 12 --follow", "farm logs 12 --frame 7 --tail 50"))
+    @app.command(
+        epilog=examples(
+            "farm logs 12 --follow",
+            "farm logs 12 --frame 7 --tail 50",
+            "farm logs 12 --grep 'missing texture' --state failed",
+        )
+    )
     def logs(
         job: JobName,
         frame: Annotated[
@@ -411,12 +417,36 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
         attempt: Annotated[str | None, typer.Option(metavar="ID", help="This very attempt.")] = None,
         follow: Annotated[bool, typer.Option("--follow", help="Go on until the attempt ends.")] = False,
         tail: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only the last lines.")] = None,
+        grep: Annotated[
+            str | None,
+            typer.Option(metavar="TEXT", help="Lines that hold this text, of all frames; exits 1 if none."),
+        ] = None,
+        frames: Annotated[
+            str | None, typer.Option("--frames", "-f", metavar="RANGE", help="With --grep: of these frames.")
+        ] = None,
+        state: Annotated[
+            list[str] | None, typer.Option(metavar="STATE", help="With --grep: of tasks in this state.")
+        ] = None,
+        json: Annotated[bool, typer.Option("--json", help="With --grep: print JSON, for scripts.")] = False,
     ) -> None:
         """Print a renderer's output.
 
-        Of the attempt that runs now, else of the last that failed, else of the last one.
+        Of the attempt that runs now, else of the last that failed, else of the last one. With --grep, of the
+        last attempt at each frame.
         """
         from farm.cli import looks
+        from farm.errors import UserError
+
+        if grep is not None:
+            if any((task is not None, attempt is not None, follow, tail is not None)):
+                raise UserError(
+                    "--grep looks through all frames: leave away --task, --attempt, --follow, --tail"
+                )
+            if frame is not None:
+                frames = f"{frames},{frame}" if frames else str(frame)
+            _finish(looks.grep(connect(), job, grep, frames=frames, states=state or (), is_json=json))
+        if frames is not None or state or json:
+            raise UserError("--frames, --state and --json belong to --grep; without it, choose one --frame")
 
         looks.logs(
             connect(), job, frame=frame, task_id=task, attempt_id=attempt, is_following=follow, tail=tail
@@ -472,6 +502,59 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
         from farm.cli import listing
 
         listing.explain(of, is_json=json)
+
+    @app.command(epilog=examples("farm preview 12", "farm preview 12 --frames 1-50 --output sheet.png"))
+    def preview(
+        job: JobName,
+        frames: Frames = None,
+        count: Annotated[int, typer.Option(metavar="N", min=1, max=400, help="At most so many frames.")] = 12,
+        columns: Annotated[int, typer.Option(metavar="N", min=1, max=40, help="Frames side by side.")] = 4,
+        output: Annotated[
+            Path | None, typer.Option("--output", "-o", metavar="PATH", help="Where to write the sheet.")
+        ] = None,
+        inline: Annotated[
+            Literal["auto", "no", "kitty", "iterm", "sixel"],
+            typer.Option(help="How to show it in the terminal; auto asks the terminal."),
+        ] = "auto",
+        json: Json = False,
+    ) -> None:
+        """Show a job's finished frames on one sheet.
+
+        In the terminal where it can show pictures, and its path everywhere. The frames must be on this
+        machine, or mounted here.
+        """
+        from farm.cli import preview as sheet
+        from farm.settings import load_settings
+
+        sheet.preview(
+            connect(),
+            job,
+            frames=frames,
+            count=count,
+            columns=columns,
+            output=output,
+            inline=inline,
+            state_dir=load_settings().state_dir,
+            is_json=json,
+        )
+
+    @app.command(epilog=examples("farm watch 12", "farm watch 12 13 --fail-fast || farm logs 12"))
+    def watch(
+        jobs: JobNames,
+        fail_fast: Annotated[
+            bool, typer.Option("--fail-fast", help="End at the first failed frame; the job goes on.")
+        ] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Notify, print nothing.")] = False,
+        json: Json = False,
+    ) -> None:
+        """Follow jobs and notify you when they end.
+
+        On the desktop where there is one, else by the terminal. Also at the first failed frame. Exits 0 if
+        all are done, 1 if one failed, 4 if one was cancelled.
+        """
+        from farm.cli import looks
+
+        _finish(looks.watch(connect(), jobs, is_failing_fast=fail_fast, is_quiet=quiet, is_json=json))
 
     @app.command(epilog=examples("farm wait 12 13 && echo all done"))
     def wait(

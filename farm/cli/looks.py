@@ -16,10 +16,11 @@ from urllib.parse import quote
 from farm.cli import show
 from farm.cli.client import Client, read
 from farm.cli.listing import Listing, Wanted
+from farm.cli.notify import notify
 from farm.cli.progress import follow, is_all_done, outcome
 from farm.cli.show import Column, cell, shown, words
 from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields, node_notes
-from farm.control.views import JobView, LogView, WhyView
+from farm.control.views import FoundLine, JobView, LogView, WhyView
 from farm.errors import NotFound, Unavailable, UserError
 from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
@@ -343,6 +344,49 @@ def wait(client: Client, texts: Sequence[str], *, is_quiet: bool, is_json: bool)
     return 0 if is_all_done(ended) else 1
 
 
+CANCELLED_STATUS: Final = 4
+
+
+def watch(
+    client: Client, texts: Sequence[str], *, is_failing_fast: bool, is_quiet: bool, is_json: bool
+) -> int:
+    """As `wait`, with a notification for each job that ends, and at its first failed frame.
+
+    The exit status: 0 all done, 1 one failed, 4 one was cancelled and none failed.
+    """
+    numbers = list(dict.fromkeys(find_job(client, text)[0].job.id for text in texts))
+    told: set[tuple[int, str]] = set()
+
+    def seen(view: JobView) -> bool:
+        job = view.job
+        name = f"job {job.id} {job.name}"
+        if job.state in ENDED_JOBS:
+            _tell_once(told, job.id, "end", f"{name} is {job.state}", outcome(view).removeprefix(f"{name}: "))
+        elif view.counts.failed:
+            failed = f"{plural(view.counts.failed, 'frame')} failed"
+            _tell_once(told, job.id, "failure", failed, f"{name}: `farm logs {job.id}` says why")
+        return is_failing_fast and bool(view.counts.failed)
+
+    ended = follow(client, numbers, is_quiet=is_quiet, is_enough=seen)
+    for view in ended:
+        seen(view)
+    if is_json:
+        show.data([client.get(f"/jobs/{number}") for number in numbers])
+    elif not is_quiet:
+        for view in ended:
+            show.line(outcome(view))
+    if is_all_done(ended):
+        return 0
+    is_cancelled = all(view.job.state in (JobState.DONE, JobState.CANCELLED) for view in ended)
+    return CANCELLED_STATUS if is_cancelled else 1
+
+
+def _tell_once(told: set[tuple[int, str]], job_id: int, what: str, title: str, text: str) -> None:
+    if (job_id, what) not in told:
+        told.add((job_id, what))
+        notify(title, text)
+
+
 # --- tasks and logs -----------------------------------------------------------------------------------
 
 
@@ -438,6 +482,42 @@ def logs(
     else:
         for kept in _last_lines(pieces, tail):
             _write(kept)
+
+
+def grep(
+    client: Client, text: str, pattern: str, *, frames: str | None, states: Sequence[str], is_json: bool
+) -> int:
+    """The exit status, as grep's: 1 when no line holds the text."""
+    query: dict[str, Any] = {
+        "text": pattern,
+        "frames": check_frames(frames),
+        "state": tuple(check_states(states, TaskState, "task")),
+    }
+    view, _ = find_job(client, text)
+    lines = _found_lines(client, f"/jobs/{view.job.id}/grep", query)
+    if is_json:
+        answers = list(lines)
+        show.data(answers)
+        return 0 if answers else 1
+    is_found = False
+    for line in (read(FoundLine, answer) for answer in lines):
+        is_found = True
+        where = f"{line.step} {line.label}".strip() if len(view.job.steps) > 1 else line.label or line.step
+        show.line(f"{where} {line.node_id}:{line.number}: {line.text}")
+    if not is_found:
+        show.note(f"no output of job {view.job.id} holds '{shown(pattern, 60)}'")
+    return 0 if is_found else 1
+
+
+def _found_lines(client: Client, path: str, query: dict[str, Any]) -> Iterator[Any]:
+    """A page without lines is not the last one."""
+    after: Any = None
+    while True:
+        page = client.get(path, **query, after=after, limit=_LOG_PAGE)
+        yield from page["items"]
+        after = page["next"]
+        if after is None:
+            return
 
 
 def _last_lines(pieces: Iterable[str], count: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol
@@ -28,9 +28,14 @@ GIVE_UP_S: Final = 300.0
 
 
 def follow(
-    client: Client, job_ids: Sequence[int], *, is_quiet: bool = False, give_up_s: float = GIVE_UP_S
+    client: Client,
+    job_ids: Sequence[int],
+    *,
+    is_quiet: bool = False,
+    give_up_s: float = GIVE_UP_S,
+    is_enough: Callable[[JobView], bool] = lambda view: False,
 ) -> list[JobView]:
-    """Wait until every job has ended; their last views, in the order of `job_ids`.
+    """Wait until every job has ended, or is said to be enough; their last views, in the order of `job_ids`.
 
     A farm that goes away meanwhile is waited for. Raises Unavailable when it stays away, NotFound.
     """
@@ -45,7 +50,7 @@ def follow(
                         continue
                     view = read(JobView, client.get(f"/jobs/{job_id}"))
                     screen.show(view)
-                    if view.job.state in ENDED_JOBS:
+                    if view.job.state in ENDED_JOBS or is_enough(view):
                         ended[job_id] = view
                 lost_at = None
             except Unavailable as error:

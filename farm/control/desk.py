@@ -15,6 +15,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -25,6 +26,7 @@ from farm.control.views import (
     AuditView,
     ChangedView,
     FarmView,
+    FoundLine,
     JobChange,
     JobView,
     LogPiece,
@@ -43,6 +45,7 @@ from farm.control.views import (
 from farm.errors import Forbidden, NotFound, Rejected, UserError
 from farm.flow import match
 from farm.flow.choose import check_step, tasks_of_frames
+from farm.flow.grep import matching_lines
 from farm.flow.stats import eta_s, spread
 from farm.flow.submit import JobPlan, plan_job
 from farm.model.attempts import Attempt, JobUsage
@@ -77,6 +80,10 @@ _RUNTIMES_OLD_S: Final = 5.0
 _RUNTIMES_KEPT: Final = 2_000
 _LATE_LOG_S: Final = 2.0
 """Output comes on another way than the report of an attempt's end, and may be this much later."""
+_GREPPED_TASKS: Final = 100
+_GREPPED_CHARS: Final = 8_000_000
+"""Read by one request, in about a second; of one attempt, what is beyond is not looked at."""
+_LINES_OF_A_TASK: Final = 1_000
 _RETRIED: Final = frozenset({TaskState.FAILED, TaskState.CANCELLED, TaskState.DONE, TaskState.HELD})
 
 
@@ -392,6 +399,58 @@ class Desk:
             chunks=tuple(LogPiece(sequence=chunk.sequence, text=chunk.text) for chunk in found),
             is_ended=is_over and len(found) < limit,
         )
+
+    def grep(
+        self,
+        job_id: JobId,
+        text: str,
+        choice: TaskChoice,
+        *,
+        states: Collection[TaskState],
+        after: int,
+        limit: int,
+    ) -> Page[FoundLine]:
+        """Lines that hold `text` in the output of the tasks' newest attempts, in order of the task.
+
+        A page may hold few lines or none although more follow: what one request reads is bounded. `next` is
+        a task's id; all lines of the tasks up to there have been looked at. Raises NotFound, UserError.
+        """
+        if not text.strip():
+            raise UserError("the text to look for is empty")
+        indexes = self._indexes(job_id, choice)
+        found: list[FoundLine] = []
+        read_chars = 0
+        with reading(self._engine) as db:
+            job = jobs.read_job(db, job_id)
+            task_ids = _task_ids(db, job, choice, indexes) if choice.frames is not None else None
+            tried = jobs.newest_attempts(
+                db,
+                job_id,
+                states=states,
+                step=choice.step,
+                task_ids=task_ids,
+                after=after,
+                limit=_GREPPED_TASKS,
+            )
+            for task, attempt_id in tried:
+                log = logs.whole(db, attempt_id, most_chars=_GREPPED_CHARS)
+                read_chars += len(log)
+                label = self._label(task.job_id, task.step, task.index)
+                found += (
+                    FoundLine(
+                        task_id=task.id,
+                        step=task.step,
+                        label=label,
+                        attempt_id=attempt_id,
+                        node_id=NodeId(task.node_id or ""),
+                        number=number,
+                        text=line,
+                    )
+                    for number, line in islice(matching_lines(log, text), _LINES_OF_A_TASK)
+                )
+                if len(found) >= limit or read_chars >= _GREPPED_CHARS:
+                    return Page(items=tuple(found), next=task.id)
+        return Page(items=tuple(found), next=tried[-1][0].id if len(tried) == _GREPPED_TASKS else None)
 
     def _labelled(self, found: Sequence[Task]) -> list[Task]:
         return [replace(task, label=self._label(task.job_id, task.step, task.index)) for task in found]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from farm.flow.stats import Spread
-from farm.model.ids import NodeId
+from farm.model.ids import AttemptId, NodeId, TaskId
 from farm.model.machines import Demand
 from farm.model.states import TaskState
 from farm.model.work import Counts, Isolation, Job, Profile, Tag
@@ -123,6 +123,22 @@ class LogView:
     chunks: tuple[LogPiece, ...]
     is_ended: bool
     """The attempt has ended and nothing more is to come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLine:
+    """A line of the output of a task's newest attempt."""
+
+    task_id: TaskId
+    step: str
+    label: str
+    """Of the task: "7"."""
+    attempt_id: AttemptId
+    node_id: NodeId
+    number: int
+    """From 1."""
+    text: str
+    """Raw, cut at 2,000 characters: show it through `clean()`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

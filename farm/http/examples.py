@@ -10,6 +10,7 @@ from farm.control.views import (
     AuditView,
     ChangedView,
     FarmView,
+    FoundLine,
     JobView,
     LogPiece,
     LogView,
@@ -224,6 +225,15 @@ WHY = WhyView(
     )
 )
 LOG = LogView(chunks=(LogPiece(sequence=0, text="Parsing... 3 s\n"),), is_ended=False)
+FOUND_LINE = FoundLine(
+    task_id=TaskId(4_711),
+    step="Render",
+    label="7",
+    attempt_id=_ATTEMPT_ID,
+    node_id=NODE.id,
+    number=212,
+    text="Warning: texture wood.png is missing",
+)
 TOKEN = TokenView(name="anna-laptop", user="anna", role="user")
 NEW_TOKEN = NewTokenView(
     token="rl_Q2hhbmdlIG1lLCBJIGFtIG9ubHkgYW4gZXhhbXBsZQ", name="anna-laptop", user="anna", role="user"

@@ -13,6 +13,7 @@ from farm.control.views import (
     AuditView,
     ChangedView,
     FarmView,
+    FoundLine,
     JobView,
     LogView,
     NewTokenView,
@@ -280,6 +281,29 @@ def list_tasks(
     """Tasks in order of id."""
     choice = bodies.TaskChoice(frames=frames, step=step)
     return desk.list_tasks(JobId(job_id), choice, states=state, after=after, limit=limit)
+
+
+@jobs.get(
+    "/jobs/{job_id}/grep",
+    summary="Look for a text in a job's output",
+    responses=_answers(examples.page(examples.FOUND_LINE, following=4711), 400, 404),
+)
+def grep_job(
+    desk: TheDesk,
+    job_id: JobNumber,
+    text: Annotated[str, Query(min_length=1, max_length=500, description="The text, whatever the case.")],
+    state: Annotated[list[TaskState], Query(description="Only in these states; may be repeated.")] = [],  # noqa: B006 - FastAPI copies it
+    step: Annotated[str | None, Query(max_length=255, description="Only of this step.")] = None,
+    frames: Frames = None,
+    after: After = 0,
+    limit: Limit = 100,
+) -> Page[FoundLine]:
+    """Lines of the newest attempt at each task, in order of the task's id.
+
+    A page may hold fewer lines than `limit`, even none, and more may follow: go on until `next` is null.
+    """
+    choice = bodies.TaskChoice(frames=frames, step=step)
+    return desk.grep(JobId(job_id), text, choice, states=state, after=after, limit=limit)
 
 
 @jobs.get(

@@ -310,6 +310,33 @@ def task_ids(
     return list(db.scalars(query))
 
 
+def newest_attempts(
+    db: sa.Connection,
+    job_id: JobId,
+    *,
+    states: Collection[TaskState] = (),
+    step: str | None = None,
+    task_ids: Collection[int] | None = None,
+    after: int = 0,
+    limit: int = 100,
+) -> list[tuple[Task, AttemptId]]:
+    """Tasks that an attempt was made at, with the newest one, in order of the task's id."""
+    query = _TASK_QUERY.where(
+        _TASK.c.job_id == job_id,
+        _TASK.c.id > after,
+        _TASK.c.attempt_id.is_not(None),
+        _ATTEMPT.c.id.is_not(None),
+    )
+    if states:
+        query = query.where(_TASK.c.state.in_([str(state) for state in states]))
+    if step is not None:
+        query = query.where(_STEP.c.name == step)
+    if task_ids is not None:
+        query = query.where(among(db, _TASK.c.id, task_ids))
+    found = db.execute(query.order_by(_TASK.c.id).limit(limit)).mappings()
+    return [(rows.task(row), AttemptId(row["attempt_id"])) for row in found]
+
+
 def read_task(db: sa.Connection, task_id: TaskId) -> Task:
     """Raises NotFound."""
     row = db.execute(_TASK_QUERY.where(_TASK.c.id == task_id)).mappings().first()

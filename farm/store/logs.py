@@ -58,3 +58,17 @@ def read(db: sa.Connection, attempt_id: AttemptId, *, after: int = -1, limit: in
         )
         for row in db.execute(query)
     ]
+
+
+def whole(db: sa.Connection, attempt_id: AttemptId, *, most_chars: int) -> str:
+    """All of an attempt's output in one text, as far as `most_chars`."""
+    query = sa.select(_T.c.data).where(_T.c.attempt_id == attempt_id).order_by(_T.c.sequence)
+    parts: list[str] = []
+    left = most_chars
+    for row in db.execute(query):
+        part = zlib.decompress(row.data).decode("utf-8", "replace")[:left]
+        parts.append(part)
+        left -= len(part)
+        if left <= 0:
+            break
+    return "".join(parts)

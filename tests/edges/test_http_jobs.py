@@ -278,6 +278,46 @@ def test_an_attempt_and_its_output_are_read_by_id(api: Api, engine: sa.Engine) -
     assert [a["id"] for a in api.anna.get(f"{V1}/jobs/{job_id}/attempts").json()["items"]] == [attempt_id]
 
 
+def test_a_text_is_found_in_the_newest_output_of_every_task(
+    api: Api, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farm.control import desk
+    from farm.store import logs
+
+    _enrol(engine, slots=10)
+    job_id = api.submit(api.anna)
+    attempts = _start(engine, job_id, 3)
+    with writing(engine) as db:
+        for number, attempt_id in enumerate(attempts):
+            texts = (f"frame {number}\nWarning: tex", "ture wood is MISSING\n", "Saved\n")
+            chunks = [
+                LogChunk(attempt_id=AttemptId(attempt_id), sequence=at, text=text)
+                for at, text in enumerate(texts)
+            ]
+            logs.append(db, NodeId("blade"), chunks)
+    path = f"{V1}/jobs/{job_id}/grep"
+
+    found = api.bert.get(path, params={"text": "texture wood is missing"}).json()
+
+    assert [(line["label"], line["node_id"], line["number"], line["text"]) for line in found["items"]] == [
+        (str(frame), "blade", 2, "Warning: texture wood is MISSING") for frame in (1, 2, 3)
+    ]
+    assert found["next"] is None
+    two = api.bert.get(path, params={"text": "saved", "frames": "2"}).json()["items"]
+    assert [line["label"] for line in two] == ["2"]
+    assert api.bert.get(path, params={"text": "frame 9"}).json() == {"items": [], "next": None}
+    assert api.bert.get(path, params={"text": "saved", "state": "failed"}).json()["items"] == []
+    assert api.bert.get(path, params={"text": " "}).status_code == 400
+
+    monkeypatch.setattr(desk, "_GREPPED_TASKS", 1)
+    labels, after = [], 0
+    while after is not None:
+        page = api.bert.get(path, params={"text": "frame 2", "after": after}).json()
+        labels += [line["label"] for line in page["items"]]
+        after = page["next"]
+    assert labels == ["3"]
+
+
 # --- steering -----------------------------------------------------------------------------------------
 
 
