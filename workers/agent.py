@@ -292,7 +292,7 @@ class _Supervisor:
         spool.load()
         self._bury_the_dead(journal, spool)
         providers = machine.providers(settings)
-        environment = _environment(settings)
+        environment = renderer_environment(settings)
         capabilities = self._given_capabilities
         if capabilities is None:
             software = machine.software_versions()
@@ -639,7 +639,7 @@ def _has_ended(journal: Journal, attempt_id: AttemptId) -> bool:
     return entry is not None and entry.has_ended
 
 
-def _environment(settings: Settings) -> dict[str, str]:
+def renderer_environment(settings: Settings) -> dict[str, str]:
     """What session hosts, and so renderers, see of the agent's own variables."""
     environment = inherited_environment((*_LET_THROUGH, *settings.renderer_environment))
     # Last: `python` exists on machines that have none, and nothing of the system's is shadowed.

@@ -14,8 +14,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,9 @@ _DISK_BYTES: Final = 64 * 1024 * 1024
 
 Measure = Callable[[Device], dict[str, float] | str]
 """Figures, or why there are none."""
+RayRate = Callable[[bool, Mapping[str, str]], float | str]
+"""As `farm.model.plugin.Plugin.ray_rate`."""
+PLUGINS: Final = "ridgeline.plugins"
 
 
 def with_measurements(
@@ -127,6 +131,80 @@ def read_rates(output: bytes) -> dict[str, float] | str:
     return figures if len(figures) == len(FIGURES) else "not measured: figures are missing"
 
 
+def with_ray_rates(
+    devices: Sequence[Device],
+    cache_dir: Path,
+    environment_of: Callable[[Device], Mapping[str, str]] = lambda device: {},
+    *,
+    ray_rate: RayRate | None = None,
+    again: bool = False,
+) -> tuple[Device, ...]:
+    """The devices with their ray rates, as they were measured now or before.
+
+    ray_rate: measures what is not known; None: nothing is measured. GPUs whose other figures could not be
+    measured are not tried.
+    """
+    path = cache_dir / "rays.json"
+    cache = _load(path, ("ray_rate_mrays",))
+    found = []
+    for device in devices:
+        key = cache_key(device)
+        told: float | str = cache.get(key, {}).get("ray_rate_mrays", "")
+        if told == "":
+            told = "not measured: `farm worker benchmark` does, with Blender"
+        is_cpu = device.kind is DeviceKind.CPU
+        if device.is_declared:
+            told = "nobody has seen a declared device"
+        elif ray_rate is not None and (again or isinstance(told, str)):
+            if is_cpu or device.sources.get("fp32_tflops") == MEASURED:
+                rate = ray_rate(not is_cpu, environment_of(device))
+                told = f"not measured: {rate}" if isinstance(rate, str) else rate
+            else:
+                told = device.unknown.get("host_bandwidth_gbps", "not measured")
+            if not isinstance(told, str):
+                cache[key] = {"ray_rate_mrays": told}
+                _save(path, cache)
+        found.append(_with_ray_rate(device, told))
+    return tuple(found)
+
+
+def _with_ray_rate(device: Device, told: float | str) -> Device:
+    name = "ray_rate_mrays"
+    if isinstance(told, str):
+        return replace(device, unknown={**device.unknown, name: clean(told, limit=150, one_line=True)})
+    return replace(
+        device,
+        ray_rate_mrays=told,
+        sources={**device.sources, name: MEASURED},
+        unknown={which: why for which, why in device.unknown.items() if which != name},
+    )
+
+
+def ray_rate_of_plugins(points: Iterable[EntryPoint] | None = None) -> RayRate | None:
+    """How a renderer that is installed measures ray rates."""
+    for point in entry_points(group=PLUGINS) if points is None else points:
+        try:
+            plugin = point.load()
+            if plugin.ray_rate is not None and plugin.version() is not None:
+                return plugin.ray_rate  # type: ignore[no-any-return]
+        except Exception as error:  # noqa: BLE001 - whatever a plugin raises, the others are asked
+            _LOG.warning("%s measures nothing: %s", point.name, clean(str(error), limit=200, one_line=True))
+    return None
+
+
+def disk_rates(cache_dir: Path, *, again: bool = False) -> tuple[float, float] | None:
+    """(written, read) 10^6 byte/s of the disk that holds `cache_dir`: measured once, and kept there."""
+    path, names = cache_dir / "disk.json", ("write_mbps", "read_mbps")
+    known = _load(path, names).get("disk", {})
+    if not again and len(known) == len(names):
+        return known["write_mbps"], known["read_mbps"]
+    rates = disk_rates_mbps(cache_dir)
+    if rates is not None:
+        rates = round(rates[0]), round(rates[1])
+        _save(path, {"disk": dict(zip(names, rates, strict=True))})
+    return rates
+
+
 def disk_rates_mbps(directory: Path) -> tuple[float, float] | None:
     """(written, read) 10^6 byte/s of 64 MiB in the directory; None when it cannot be written.
 
@@ -162,7 +240,7 @@ def _is_figure(value: object) -> bool:
     return is_number and math.isfinite(value) and value > 0  # type: ignore[arg-type, operator]
 
 
-def _load(path: Path) -> dict[str, dict[str, float]]:
+def _load(path: Path, names: Sequence[str] = FIGURES) -> dict[str, dict[str, float]]:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -170,7 +248,7 @@ def _load(path: Path) -> dict[str, dict[str, float]]:
     if not isinstance(told, dict):
         return {}
     return {
-        key: {name: float(value[name]) for name in FIGURES if _is_figure(value.get(name))}
+        key: {name: float(value[name]) for name in names if _is_figure(value.get(name))}
         for key, value in told.items()
         if isinstance(value, dict)
     }
@@ -187,19 +265,34 @@ def _save(path: Path, cache: Mapping[str, Mapping[str, float]]) -> None:
 
 
 def run_benchmark(
-    devices: Sequence[Device], samples: Sequence[Sample], state_dir: Path, *, again: bool
+    devices: Sequence[Device],
+    samples: Sequence[Sample],
+    state_dir: Path,
+    *,
+    again: bool,
+    ray_rate: RayRate | None = None,
+    environment_of: Callable[[Device], Mapping[str, str]] = lambda device: {},
 ) -> list[str]:
-    """Measure what there is; returns the lines to print."""
+    """Measure what there is; returns the lines to print. The first device may be the CPU, measured before."""
     lines = []
-    for device in with_measurements(devices, samples, state_dir, again=again):
+    cpus = [device for device in devices if device.kind is DeviceKind.CPU]
+    gpus = [device for device in devices if device.kind is not DeviceKind.CPU]
+    measured = [*cpus, *with_measurements(gpus, samples, state_dir, again=again)]
+    for device in with_ray_rates(measured, state_dir, environment_of, ray_rate=ray_rate, again=again):
+        rays = _told(device.ray_rate_mrays, "million rays/s")
+        if device.ray_rate_mrays is None:
+            rays += f" ({device.unknown.get('ray_rate_mrays', 'not measured')})"
+        if device.kind is DeviceKind.CPU:
+            lines.append(f"{device.model}: {rays}")
+            continue
         told = f"{device.model}: {_told(device.fp32_tflops, 'TFLOPS')}, "
         told += f"memory {_told(device.memory_bandwidth_gbps, 'GB/s')}, "
         told += f"from the host {_told(device.host_bandwidth_gbps, 'GB/s')}"
-        lines.append(f"{told} ({device.sources.get('fp32_tflops', 'no source')})")
+        lines.append(f"{told} ({device.sources.get('fp32_tflops', 'no source')}), {rays}")
         if device.sources.get("host_bandwidth_gbps") != MEASURED:
             why = device.unknown.get("host_bandwidth_gbps", "not measured")
             lines.append(f"  {why}; the figures are not this machine's own")
-    rates = disk_rates_mbps(state_dir)
+    rates = disk_rates(state_dir, again=again)
     if rates is not None:
         lines.append(f"disk of {state_dir}: writes {rates[0]:.0f} MB/s, reads {rates[1]:.0f} MB/s")
     return lines

@@ -18,7 +18,7 @@ import psutil
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.settings import Settings
 from farm.text import clean
-from workers.benchmark import with_measurements
+from workers.benchmark import PLUGINS, disk_rates, with_measurements, with_ray_rates
 from workers.cpu_benchmark import cpu_model, measured, usable_cpus
 from workers.gpu import health
 from workers.gpu.amd import Amd
@@ -28,7 +28,6 @@ from workers.gpu.nvidia import Nvidia
 from workers.gpu.provider import GpuProvider
 
 _LOG = logging.getLogger(__name__)
-PLUGINS = "ridgeline.plugins"
 VERSION_TIMEOUT_S = 20.0
 """A renderer that does not tell its version within this time is taken as absent."""
 _CPUS_PER_SLOT = 2
@@ -73,6 +72,7 @@ def capabilities(
     gpus = [_shared(d, settings) for d in with_measurements(gpus, samples, settings.state_dir)]
     if settings.devices:
         gpus = list(declared_devices(settings.devices))
+    written, read = disk_rates(settings.state_dir) or (None, None)
     return Capabilities(
         os_family={"Darwin": "macos"}.get(platform.system(), platform.system().lower()),
         cpu_arch={"amd64": "x86_64", "aarch64": "arm64"}.get(
@@ -81,8 +81,10 @@ def capabilities(
         cpus=cpus,
         memory_mib=int(psutil.virtual_memory().total // (1024 * 1024)),
         pools=settings.pools,
-        devices=(cpu, *gpus),
+        devices=with_ray_rates((cpu, *gpus), settings.state_dir),
         software=software,
+        disk_write_mbps=written,
+        disk_read_mbps=read,
         attributes=dict(settings.attributes),
         amounts=dict(settings.amounts),
         notes=tuple(note for provider in providers for note in provider.notes),
@@ -94,6 +96,7 @@ def with_gpus(before: Capabilities, gpus: Sequence[Device], settings: Settings) 
     known = {device.id: device for device in before.devices}
     cpu = tuple(device for device in before.devices if device.kind is DeviceKind.CPU)
     fresh = with_measurements(gpus, (), settings.state_dir, measures=False)
+    fresh = with_ray_rates(fresh, settings.state_dir)
     return replace(before, devices=(*cpu, *(known.get(d.id) or _shared(d, settings) for d in fresh)))
 
 

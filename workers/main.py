@@ -8,13 +8,14 @@ import sys
 from types import FrameType
 
 from farm.errors import UserError
-from farm.model.machines import Capabilities
+from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.settings import Settings
 from farm.text import clean, duration
 from workers import benchmark
-from workers.agent import HostCommand, start_agent
+from workers.agent import HostCommand, renderer_environment, start_agent
 from workers.capabilities import providers
 from workers.cpu_benchmark import cpu_model, measured, usable_cpus
+from workers.gpu.isolation import device_environment
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.5
@@ -32,9 +33,19 @@ def run_benchmark(settings: Settings, *, again: bool) -> int:
         f"memory {figures.memory_bandwidth_gbps:.3g} GB/s (measured)"
     )
     asked = providers(settings)
-    devices = [device for provider in asked for device in provider.devices()]
+    cpu = Device(id="cpu", kind=DeviceKind.CPU, model=clean(cpu_model(), limit=100, one_line=True))
+    devices = [cpu, *(device for provider in asked for device in provider.devices())]
+    machine = Capabilities(devices=tuple(devices))
+    environment = renderer_environment(settings)
     samples = [sample for provider in asked for sample in provider.samples(with_processes=False)]
-    for line in benchmark.run_benchmark(devices, samples, settings.state_dir, again=again):
+    for line in benchmark.run_benchmark(
+        devices,
+        samples,
+        settings.state_dir,
+        again=again,
+        ray_rate=benchmark.ray_rate_of_plugins(),
+        environment_of=lambda device: environment | device_environment(machine, device.id),
+    ):
         print(clean(line, one_line=True))
     for note in (note for provider in asked for note in provider.notes):
         print(note)

@@ -670,6 +670,12 @@ def node(client: Client, name: str, *, is_json: bool) -> None:
             ("system", cell(f"{able.os_family} {able.cpu_arch}, {plural(able.cpus, 'core')}")),
             ("memory", size(able.memory_mib * 2**20)),
             ("disk free", "n/a" if node.disk_free_mib is None else size(node.disk_free_mib * 2**20)),
+            (
+                "disk rate",
+                ""
+                if able.disk_write_mbps is None or able.disk_read_mbps is None
+                else f"writes {able.disk_write_mbps:,.0f}, reads {able.disk_read_mbps:,.0f} MB/s (measured)",
+            ),
             ("pools", cell(", ".join(able.pools))),
             (
                 "renderers",
@@ -720,7 +726,8 @@ def _model(device: Device) -> str:
 def _device_notes(device: Device, load: DeviceLoad | None) -> list[str]:
     """What a table has no room for: where the figures come from, what is unknown and why, what is wrong."""
     if device.kind is DeviceKind.CPU:
-        return []
+        rate = device.ray_rate_mrays
+        return [] if rate is None else [f"{_model(device)}: {rate:.3g} million rays/s (measured)"]
     facts = [device.id, device.architecture, device.api, device.pci]
     if device.pcie_generation and device.pcie_width:
         facts.append(f"PCIe {device.pcie_generation}.0 x{device.pcie_width}")
@@ -731,6 +738,8 @@ def _device_notes(device: Device, load: DeviceLoad | None) -> list[str]:
         facts.append(f"{device.tdp_w:.0f} W")
     if device.host_bandwidth_gbps is not None:
         facts.append(f"{device.host_bandwidth_gbps:.3g} GB/s from the host")
+    if device.ray_rate_mrays is not None:
+        facts.append(f"{device.ray_rate_mrays:.3g} million rays/s")
     if device.driver:
         facts.append(f"driver {device.driver}")
     lines = [f"{_model(device)}: {', '.join(filter(None, facts))}"]
@@ -771,6 +780,7 @@ _SHORT: Final = {
     "vram_mib": "VRAM",
     "tdp_w": "power",
     "host_bandwidth_gbps": "rate from the host",
+    "ray_rate_mrays": "ray rate",
 }
 
 

@@ -6,7 +6,7 @@ parser of the renderer's output. Parsers are pure: lines in, readings out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -97,3 +97,6 @@ class Plugin:
     """The renderer's version on this machine, None when it is absent. Called once when an agent starts."""
     licence_statuses: tuple[int, ...] = ()
     """Exit statuses that mean that there was no licence."""
+    ray_rate: Callable[[bool, Mapping[str, str]], float | str] | None = None
+    """(on a GPU?, environment that leaves one device visible) to 10^6 rays/s, or why they are not known;
+    called by `farm worker benchmark`. None: this renderer is no measure of it."""

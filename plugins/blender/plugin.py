@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,12 @@ def version() -> str | None:
     return bpy_runner.bpy_version()
 
 
+def ray_rate(is_gpu: bool, environment: Mapping[str, str]) -> float | str:
+    from plugins.blender import ray_rate as measured
+
+    return measured.ray_rate(is_gpu, environment)
+
+
 def parser(frames: tuple[int, ...]) -> Parser:
     return BlenderParser(frames)
 
@@ -196,4 +203,5 @@ PLUGIN = Plugin(
     submission=submission,
     preview=preview,
     version=version,
+    ray_rate=ray_rate,
 )

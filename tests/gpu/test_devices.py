@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import types
+from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -330,6 +331,57 @@ def test_without_a_driver_to_measure_with_the_sheet_stands_and_says_so(tmp_path:
     assert "catalogue" in lines[0]
     assert "not this machine's own" in lines[1]
     assert "MB/s" in lines[2]
+
+
+def test_a_ray_rate_is_measured_when_asked_for_and_kept(tmp_path: Path) -> None:
+    asked: list[tuple[bool, str]] = []
+
+    def ray_rate(is_gpu: bool, environment: Mapping[str, str]) -> float:
+        asked.append((is_gpu, environment["CUDA_VISIBLE_DEVICES"]))
+        return 1234.5
+
+    well = real(sources={"fp32_tflops": "measured"})
+    both = (CPU, well)
+
+    def look(**other: Any) -> list[float | None]:
+        found = benchmark.with_ray_rates(
+            both, tmp_path, lambda device: {"CUDA_VISIBLE_DEVICES": device.id}, **other
+        )
+        return [device.ray_rate_mrays for device in found]
+
+    assert look() == [None, None], "an agent that starts measures nothing"
+    assert look(ray_rate=ray_rate) == [1234.5, 1234.5]
+    assert look(ray_rate=ray_rate) == look() == [1234.5, 1234.5]
+    assert asked == [(False, "cpu"), (True, "GPU-1")]
+    (found,) = benchmark.with_ray_rates([well], tmp_path)
+    assert (found.sources["ray_rate_mrays"], "ray_rate_mrays" in found.unknown) == ("measured", False)
+
+
+def test_a_ray_rate_that_cannot_be_measured_says_why(tmp_path: Path) -> None:
+    refused = benchmark.with_ray_rates([CPU], tmp_path, ray_rate=lambda is_gpu, environment: "no Blender")
+    assert (refused[0].ray_rate_mrays, refused[0].unknown["ray_rate_mrays"]) == (
+        None,
+        "not measured: no Blender",
+    )
+    (unmeasured,) = benchmark.with_ray_rates(
+        [real(unknown={"host_bandwidth_gbps": "not measured: no libcuda"})],
+        tmp_path,
+        ray_rate=lambda is_gpu, environment: pytest.fail("a GPU that could not be measured is not tried"),
+    )
+    assert unmeasured.unknown["ray_rate_mrays"] == "not measured: no libcuda"
+    (declared,) = benchmark.with_ray_rates([real(is_declared=True)], tmp_path)
+    assert "declared" in declared.unknown["ray_rate_mrays"]
+
+
+def test_the_disk_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = benchmark.disk_rates(tmp_path)
+    assert rates is not None
+    assert min(rates) > 0
+    monkeypatch.setattr(benchmark, "disk_rates_mbps", lambda directory: (5.0, 6.0))
+    assert benchmark.disk_rates(tmp_path) == rates
+    assert benchmark.disk_rates(tmp_path, again=True) == (5.0, 6.0)
+    offered = capabilities.capabilities(Settings(state_dir=tmp_path), (), {})
+    assert (offered.disk_write_mbps, offered.disk_read_mbps) == (5.0, 6.0)
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,16 @@ def test_a_probe_renders_few_samples_at_full_resolution_and_keeps_nothing(
 
 
 @needs_blender
+def test_the_cpu_s_ray_rate_is_measured_with_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BLENDER.ray_rate is not None
+    rate = BLENDER.ray_rate(False, os.environ)
+    assert isinstance(rate, float), rate
+    assert 0.01 < rate < 10_000
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    assert BLENDER.ray_rate(False, {}) == "no Blender to measure it with"
+
+
+@needs_blender
 def test_a_script_in_the_scene_that_is_not_trusted_does_not_run(scenes: Path, tmp_path: Path) -> None:
     marker = tmp_path / "was here"
     path = tmp_path / "script.blend"
