@@ -1,6 +1,8 @@
 """Peak figures from what NVML tells, against published ones; and the catalogue's exact lookups.
 
-Clocks are as `nvidia-smi -q` prints them under "Max Clocks" on public dumps of reference boards.
+Bus widths and cores are those of the data sheets. Clocks are what the driver tells as the highest: those in
+`SEEN` stand in public dumps of real boards, whose addresses are given; the others are half of the published
+data rate, or typed in from memory of such dumps, and may be a few MHz off what a given board tells.
 """
 
 from __future__ import annotations
@@ -100,6 +102,34 @@ ARITHMETIC = {
     "GeForce RTX 5090": (21760, 3090, 5),
     "RTX 6000 Ada Generation": (18176, 3105, 13),
 }
+
+# name -> (bus bits, memory MHz, SM MHz, where it was seen); None: not in that dump
+SEEN: dict[str, tuple[int | None, int | None, int | None, str]] = {
+    "Tesla T4": (None, 5001, 1590, "github.com/NVIDIA/nvidia-docker/issues/1446"),
+    "GeForce GTX 1080 Ti": (None, 5505, 1911, "github.com/NVIDIA/nvidia-docker/issues/829"),
+    "Tesla V100-SXM2-32GB": (None, 877, 1530, "github.com/NVIDIA/nvidia-docker/issues/914"),
+    "A100-SXM4-40GB": (None, 1215, 1410, "github.com/NVIDIA/nvidia-docker/issues/1648"),
+    "GeForce RTX 3090": (None, 9751, None, "github.com/nicehash/NiceHashQuickMiner/issues/206"),
+    "GeForce RTX 4090": (384, 10501, None, "github.com/NVIDIA/nvbench/pull/207"),
+    "H200": (None, 3201, 1980, "github.com/awslabs/amazon-eks-ami/pull/1985"),
+    "B200": (7680, 3996, None, "github.com/pytorch/ao/pull/4002"),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_what_real_drivers_were_seen_to_tell_stands_in_the_tables_here(name: str) -> None:
+    bits, memory_mhz, sm_mhz, _ = SEEN[name]
+    assert name in MEMORY or name in ARITHMETIC
+    if name in MEMORY:
+        assert MEMORY[name] == (bits or MEMORY[name][0], memory_mhz or MEMORY[name][1])
+    if name in ARITHMETIC:
+        assert ARITHMETIC[name][1] == (sm_mhz or ARITHMETIC[name][1])
+    model = catalogue.look_up(name)
+    assert model is not None
+    if bits is not None:
+        assert peaks.memory_bandwidth_gbps(bits, memory_mhz) == pytest.approx(
+            model.memory_bandwidth_gbps, rel=0.01
+        )
 
 
 def test_peak_bandwidth_is_within_one_percent_on_public_cards() -> None:
