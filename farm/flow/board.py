@@ -25,6 +25,7 @@ from farm.flow.match import LIMIT_PREFIX, Assignment, Group, Room, eligible_devi
 from farm.flow.predict import model_key
 from farm.flow.prices import Prices, shadow_prices
 from farm.flow.weights import Order, PriorityMode, Weights
+from farm.model.decisions import Decision
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.machines import Demand, Device, NodeView, Use
 
@@ -40,7 +41,7 @@ _PROBE_SD: Final = 0.6
 _TAIL_SLACK_S: Final = 2.0
 _BETTER: Final = 0.95
 _UPPER_Z: Final = 1.2816
-DECISIONS_KEPT: Final = 100_000
+DECISIONS_KEPT: Final = 20_000
 
 
 GroupKey = tuple[StepId, frozenset[NodeId]]
@@ -66,48 +67,10 @@ class RunTimes(Protocol):
     def node_factor(self, node: str) -> float: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Why a group's tasks went to a device. Prices are per second, in parts of the whole farm's."""
-
-    step_id: StepId
-    job_id: JobId
-    node_id: NodeId
-    device_id: str
-    model: str
-    at: float
-    predicted_s: float
-    """Median, scene load included."""
-    load_s: float
-    price: float
-    advantage: float
-    """1: nowhere in the farm is it better placed; 0.5: worth half of its best place."""
-    best_advantage: float
-    """Of all groups that could have had the device."""
-    near_equals: int
-    """Groups within the window, of which the order chose."""
-    runner_up: StepId | None = None
-    runner_up_advantage: float | None = None
-    period: str = ""
-
-    def text(self) -> str:
-        """One line for people."""
-        told = (
-            f"{self.predicted_s:.0f} s predicted on {self.model}"
-            f"{f' ({self.load_s:.0f} s of them loading)' if self.load_s >= 0.5 else ''}, "
-            f"advantage {self.advantage:.2f} of {self.best_advantage:.2f}, "
-            f"{self.near_equals} near-equal{'' if self.near_equals == 1 else 's'}"
-        )
-        if self.runner_up is not None and self.runner_up_advantage is not None:
-            told += f"; next: step {self.runner_up} with {self.runner_up_advantage:.2f}"
-        return told
-
-
 @dataclass(slots=True)
 class _Place:
     """A device of a node. Its number is its index in the board's arrays."""
 
-    at: int
     node_id: NodeId
     device: Device
     model: int
@@ -177,6 +140,8 @@ class Board:
         self._learnt: set[int] = set()
         self._probing: set[int] = set()
         """Groups that are held back until the first of their tasks have taught something."""
+        self._probed_on: dict[int, set[int]] = {}
+        """The device models on which a group that nothing is known of has started tasks."""
         self._is_probing_free = False
         # demands
         self._demands: dict[Demand, int] = {}
@@ -199,7 +164,8 @@ class Board:
         self._capabilities: dict[NodeId, Any] = {}
         self._started_on: set[NodeId] = set()
         self._places: list[_Place] = []
-        self._last: list[int] = []
+        self._free_ats: list[int] = []
+        """Indexes in `_places` of devices that are gone."""
         self._place_model: Ints = np.zeros(size, np.int64)
         self._place_node_factor: Floats = np.ones(size)
         self._place_health: Floats = np.ones(size)
@@ -208,6 +174,7 @@ class Board:
         self._place_since: Floats = np.zeros(size)
         self._place_accepts: npt.NDArray[np.bool_] = np.zeros(size, np.bool_)
         self._place_last: Ints = np.full(size, _NONE)
+        self._place_kinds: Ints = np.zeros(size, np.int64)
         self._model_names: list[str] = []
         self._devices = np.zeros(4)
         """Slots of each device model on nodes that take work."""
@@ -295,6 +262,7 @@ class Board:
         self._ready[row] = 0
         self._open[row] = False
         self._probing.discard(row)
+        self._probed_on.pop(row, None)
         self._groups[row] = None
         self._limited.pop(row, None)
         rows = self._rows_of_job[group.job_id]
@@ -367,6 +335,7 @@ class Board:
         return row
 
     def _demand_at(self, demand: Demand) -> int:
+        demand = replace(demand, vram_seen_mib=0)  # what was seen refuses nothing for good
         at = self._demands.get(demand)
         if at is None:
             at = len(self._demand_list)
@@ -401,6 +370,9 @@ class Board:
             else:
                 self._probing.discard(row)
         self._offered[:, row] = self._advantage[:, row] if may else -np.inf
+        if may and not self._is_known[row] and not self._is_probing_free and row in self._probed_on:
+            # Contrast tells more: each probe on another device model.
+            self._offered[list(self._probed_on[row]), row] = -np.inf
         self._may[row] = may
         self._open[row] = may and (row not in self._limited or self._room_for[self._limited[row]])
 
@@ -471,6 +443,10 @@ class Board:
                 self._devices[place.model] -= place.device.slots
                 self._place_accepts[at] = False
             self._kind_free[place.kind].pop(at, None)
+            self._place_last[at] = _NONE
+            self._place_until[at] = self._place_since[at] = 0.0
+            self._place_health[at] = 1.0
+            self._free_ats.append(at)
         self._rooms.pop(node_id, None)
         del self._capabilities[node_id]
         self._is_stale = True
@@ -547,6 +523,7 @@ class Board:
         while len(self._model_names) <= model:
             self._model_names.append("")
         self._model_names[model] = name
+        view = _coarse(view)
         key = (_kind_key(view), index)
         kind = self._kinds.get(key)
         if kind is None:
@@ -560,18 +537,25 @@ class Board:
             for at, demand in enumerate(self._demand_list):
                 fits[at] = self._kind_fits(kind, demand)
             self._barred.append(np.where(fits[self._demand], 0.0, -np.inf))
-        at = len(self._places)
-        self._places.append(_Place(at=at, node_id=view.id, device=device, model=model, kind=kind))
+        place = _Place(node_id=view.id, device=device, model=model, kind=kind)
+        if self._free_ats:
+            at = self._free_ats.pop()
+            self._places[at] = place
+        else:
+            at = len(self._places)
+            self._places.append(place)
         if at == len(self._place_model):
             for array in (
                 "_place_model", "_place_node_factor", "_place_until", "_place_since", "_place_accepts",
-                "_place_last", "_place_health",
+                "_place_last", "_place_health", "_place_kinds",
             ):  # fmt: skip
                 value = getattr(self, array)
                 setattr(self, array, np.concatenate([value, np.zeros_like(value)]))
         self._place_model[at] = model
+        self._place_kinds[at] = kind
         self._place_accepts[at] = False
         self._place_last[at] = _NONE
+        self._place_health[at] = 1.0
         return at
 
     def _kind_fits(self, kind: int, demand: Demand) -> bool:
@@ -685,6 +669,17 @@ class Board:
         """Of a second of the device model, in parts of the whole farm's."""
         return float(self._price[self.model.models[model]])
 
+    def prices_now(self) -> tuple[dict[str, list[float]], float]:
+        """(device model -> slots that take work and price, how long the waiting work takes at least)."""
+        if self.prices is None:
+            return {}, 0.0
+        told = {
+            name: [float(self._devices[at]), float(f"{self._price[at]:.6g}")]
+            for at, name in enumerate(self._model_names)
+            if name and self._devices[at] > 0
+        }
+        return told, self.prices.bound_s if self.waiting else 0.0
+
     def _able(self, rows: Ints) -> npt.NDArray[np.bool_]:
         """Which device models can ever take each group."""
         n = len(self._model_names)
@@ -704,7 +699,8 @@ class Board:
         weights = self.weights
         steps = self._step[rows]
         able = self._able(rows)
-        median = np.where(able, self.model.median_s[steps, :n], np.inf)
+        doubted = np.exp(np.minimum(weights.caution * self.model.sd[steps, :n] ** 2, 1.0))
+        median = np.where(able, self.model.median_s[steps, :n] * doubted, np.inf)
         price, devices = self._price[:n], self._devices[:n]
         best = (median * price).min(axis=1)
         loads = np.array([self.model.load_s(int(step))[0] for step in steps])
@@ -775,14 +771,15 @@ class Board:
         left = limit
         in_tail = self.weights.idle_in_tail and self.waiting < int(self._devices.sum())
         left -= self._serve_all(now, left, in_tail, taken)
-        if left > 0 and self._probing and any(self._kind_free):
+        held = {*self._probing, *self._probed_on}
+        if left > 0 and held and any(self._kind_free):
             # Better to learn from many at once than to leave devices idle.
             self._is_probing_free = True
-            for row in list(self._probing):
+            for row in held:
                 self._reopen(row)
             self._serve_all(now, left, in_tail, taken)
             self._is_probing_free = False
-            for row in list(self._probing):
+            for row in held:
                 self._reopen(row)
         return tuple(
             Assignment(
@@ -831,21 +828,25 @@ class Board:
                     break
                 group = self._groups[row]
                 assert group is not None
-                self._start(at, row, group, room, now, window)
                 slot = (group.step_id, place.node_id, place.device.id)
+                if self._explain and slot not in taken:
+                    self._remember(at, row, group, window)
+                self._start(at, row, group, room, now)
                 taken[slot] = taken.get(slot, 0) + 1
                 given += 1
             if given >= left or window.is_empty:
                 break
         return given
 
-    def _start(self, at: int, row: int, group: Group, room: Room, now: float, window: _Window) -> None:
+    def _start(self, at: int, row: int, group: Group, room: Room, now: float) -> None:
         place = self._places[at]
-        if self._explain:
-            self._remember(at, row, group, now, window)
         room.take(group.demand, (place.device,))
         self._started_on.add(place.node_id)
         self._set_busy(at, row, now)
+        if self._is_known[row]:
+            self._probed_on.pop(row, None)
+        else:
+            self._probed_on.setdefault(row, set()).add(place.model)
         self._ready[row] -= 1
         self._running[row] += 1
         self.waiting -= 1
@@ -863,29 +864,27 @@ class Board:
         self._reopen(row)
         self._set_free(at, room)
 
-    def _remember(self, at: int, row: int, group: Group, now: float, window: _Window) -> None:
+    def _remember(self, at: int, row: int, group: Group, window: _Window) -> None:
         place = self._places[at]
         cold, warm = self.model.load_s(int(self._step[row]))
         load = warm if self._place_last[at] == row else cold
-        median = float(self.model.median_s[self._step[row], place.model])
+        step = int(self._step[row])
+        render_s = float(self.model.median_s[step, place.model]) * float(self._place_node_factor[at])
+        sd = float(self.model.sd[step, place.model])
         next_row = window.runner_up(row)
         runner_up = self._groups[next_row] if next_row is not None else None
         decision = Decision(
-            step_id=group.step_id,
-            job_id=group.job_id,
-            node_id=place.node_id,
-            device_id=place.device.id,
             model=self._model_names[place.model],
-            at=now,
-            predicted_s=median * float(self._place_node_factor[at]) + load,
-            load_s=load,
-            price=float(self._price[place.model]),
-            advantage=math.exp(min(self._advantage_of(row, at), 0.0)),
-            best_advantage=math.exp(min(window.most, 0.0)),
+            predicted_s=_shown(render_s + load),
+            upper_s=_shown(render_s * math.exp(_UPPER_Z * sd) + load),
+            load_s=_shown(load),
+            price=_shown(float(self._price[place.model])),
+            advantage=_shown(math.exp(min(self._advantage_of(row, at), 0.0))),
+            best_advantage=_shown(math.exp(min(window.most, 0.0))),
             near_equals=window.near_equals,
             runner_up=runner_up.step_id if runner_up is not None else None,
             runner_up_advantage=(
-                math.exp(min(float(self._advantage[place.model, next_row]), 0.0))
+                _shown(math.exp(min(float(self._advantage[place.model, next_row]), 0.0)))
                 if next_row is not None
                 else None
             ),
@@ -929,7 +928,7 @@ class Board:
         median = self.model.median_s[step][models] * self._place_node_factor[:count]
         cold, warm = self.model.load_s(step)
         demand = int(self._demand[row])
-        able = np.array([fits[demand] for fits in self._fits])[self._kind_of_place()]
+        able = np.array([fits[demand] for fits in self._fits])[self._place_kinds[:count]]
         takes = median + np.where(self._place_last[:count] == row, warm, cold)
         here = float(takes[at])
         better = (takes < _BETTER * here) & self._place_accepts[:count] & able
@@ -944,13 +943,6 @@ class Board:
         )
         could = np.floor(np.maximum(here - wait - _TAIL_SLACK_S, 0.0) / takes[better])
         return int(could.sum()) < self.waiting
-
-    def _kind_of_place(self) -> Ints:
-        if len(self._place_kinds) != len(self._places):
-            self._place_kinds = np.array([place.kind for place in self._places], np.int64)
-        return self._place_kinds
-
-    _place_kinds: Ints = np.zeros(0, np.int64)
 
 
 class _Window:
@@ -1128,6 +1120,18 @@ class _Window:
             )
             self._best_two = self._rows[two].tolist()
         return next((int(other) for other in self._best_two if other != row), None)
+
+
+def _shown(value: float) -> float:
+    """As many digits as are worth keeping."""
+    return float(f"{value:.4g}")
+
+
+def _coarse(view: NodeView) -> NodeView:
+    """The node with its memory as bought: equal machines report a few MiB more or less. A place's own `Room`
+    knows the memory to the MiB."""
+    has = view.capabilities
+    return replace(view, capabilities=replace(has, memory_mib=math.ceil(has.memory_mib / 4096) * 4096))
 
 
 def _kind_key(view: NodeView) -> str:

@@ -166,6 +166,10 @@ class FarmState:
     """Of steps so far: count, mean of log scale, sum of squared deviations."""
     load: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
     """Cold sum, cold count, warm sum, warm count; seconds."""
+    prices: dict[str, list[float]] = field(default_factory=dict)
+    """Device model -> [slots that take work, price of a second in parts of the whole farm's]. For people."""
+    bound_s: float = 0.0
+    """In which time no schedule drains what waited when the prices were set."""
 
 
 class RunTimeModel:
@@ -544,13 +548,14 @@ class RunTimeModel:
         model._scale = list(farm.scale)
         model._load_all = list(farm.load)
         for name, state in steps.items():
-            model._restore_step(name, state)
-        model._changed_steps.clear()
+            model.restore_step(name, state)
         model._is_farm_changed = False
         return model
 
-    def _restore_step(self, name: str, state: StepState) -> None:
+    def restore_step(self, name: str, state: StepState) -> None:
+        """A step that `take_changes` told of, as it was then."""
         row = self.add_step(name, Profile())
+        self._changed_steps.discard(name)
         self._log_weights[row] = state.log_weights
         for model, base in state.base.items():
             if model in self.models:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from farm.flow.board import Board, Decision, GroupKey, group_key
+from farm.flow.board import Board, GroupKey, group_key
 from farm.flow.match import Assignment, Group, fitness, plan
 from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
 from farm.flow.weights import Period, Weights, weights_at
+from farm.model.decisions import Decision
 from farm.model.ids import NodeId, StepId
 from farm.model.machines import NodeView, Use
 
@@ -50,6 +51,9 @@ class Predictive:
         self.board.reprice(now)
         return first + self.board.round(now, limit - sum(each.count for each in first))
 
+    def weights_at(self, hour: float) -> Weights:
+        return weights_at(hour, self._always, self._periods)[1]
+
     def learn(self, runs: Sequence[Run]) -> None:
         """From ended attempts. Steps and device models that are not known any more teach nothing."""
         for run in runs:
@@ -57,9 +61,26 @@ class Predictive:
                 self.model.observe(run)
                 self.board.learned(StepId(int(run.step)))
 
+    def model_of(self, node_id: NodeId, device_id: str) -> str | None:
+        """The device model of a node's device (of several the first); None: it is not known any more."""
+        view = self._views.get(node_id)
+        first = device_id.split(",")[0]
+        devices = view.capabilities.devices if view is not None else ()
+        return next((model_key(device) for device in devices if device.id == first), None)
+
     def decision(self, step_id: StepId, node_id: NodeId, device_id: str) -> Decision | None:
         """The last one that sent a task of the step to the device."""
         return self.board.decisions.get((step_id, node_id, device_id))
+
+    def prune(self, *, keep: int) -> None:
+        """Forget the oldest steps that have nothing ready, until `keep` are left."""
+        steps = self.model.steps
+        if len(steps) <= keep:
+            return
+        live = {str(step_id) for step_id, _ in self._groups}
+        oldest = sorted(int(name) for name in steps if name not in live)
+        for step_id in oldest[: len(steps) - keep]:
+            self.model.forget(str(step_id))
 
     def forget(self) -> None:
         """Another leader may have acted meanwhile: take everything in anew with the next plan."""

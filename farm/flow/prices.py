@@ -58,6 +58,9 @@ def shadow_prices(
     time = np.where(able, seconds, np.inf)[np.ix_(rows, columns)]
     work = time * tasks[rows][:, None]
     number = devices[columns].astype(float)
+    if len(columns) == 1:
+        drained_s = float(work.sum() / number[0])
+        return Prices(per_second=np.where(there, 1 / number[0], 0.0), bound_s=drained_s, spread_s=drained_s)
     finite = np.isfinite(work)
     logs = np.log(np.where(finite, work, 1.0))
     logs[~finite] = 60.0

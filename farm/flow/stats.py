@@ -20,6 +20,7 @@ class Spread:
     sd_s: float
     p50_s: float
     p95_s: float
+    p99_s: float = 0.0
 
     @property
     def relative(self) -> float:
@@ -39,7 +40,17 @@ def spread(durations: Sequence[float]) -> Spread | None:
         sd_s=pstdev(ordered, mean),
         p50_s=_quantile(ordered, 0.5),
         p95_s=_quantile(ordered, 0.95),
+        p99_s=_quantile(ordered, 0.99),
     )
+
+
+def within(durations: Sequence[tuple[int, float]]) -> float:
+    """The standard deviation around each group's own mean, pooled, of (group, seconds) of each task."""
+    by_group: dict[int, list[float]] = {}
+    for group, seconds in durations:
+        by_group.setdefault(group, []).append(seconds)
+    total = sum(pstdev(each) ** 2 * len(each) for each in by_group.values())
+    return math.sqrt(total / len(durations)) if durations else 0.0
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

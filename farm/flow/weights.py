@@ -42,13 +42,16 @@ class Weights:
         PriorityMode.RANK, "`rank`: higher priority first; `rate`: priority is a share of the farm"
     )
     window: float = _weight(
-        0.8,
+        0.7,
         "matches worth at least this share of the best one are near-equal: among them priority, share and "
         "order decide. Matching overrides priority only where obeying it would waste more than 1 - window",
     )
     urgent_from: int = _weight(90, "from this priority on matching overrides priority never")
     slow_penalty: float = _weight(
-        1.0, "how much a long task minds a slow device, per average task time that it takes longer there"
+        2.0, "how much a long task minds a slow device, per average task time that it takes longer there"
+    )
+    caution: float = _weight(
+        0.5, "how much doubt counts against a device: 0.5 takes expected seconds, more avoids the unknown"
     )
     finish_ease: float = _weight(
         0.9,
@@ -64,7 +67,7 @@ class Weights:
     )
     age_s: float = _weight(1200.0, "waiting this long halves the work left in the order, and so on")
     probe_tasks: int = _weight(
-        4,
+        6,
         "of a step that nothing is known of so many start before the first is done, more only on devices "
         "that would be idle else",
     )

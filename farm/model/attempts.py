@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from farm.model.decisions import Decision
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.probes import Probe
 from farm.model.states import AttemptState, Outcome
@@ -85,5 +86,7 @@ class Attempt:
     """Of GPUs."""
     probe: Probe | None = None
     """What its first seconds on a GPU said of its demand."""
+    decision: Decision | None = None
+    """Why it went there; None: the policy does not say."""
     warnings: tuple[str, ...] = ()
     files: tuple[PublishedFile, ...] = ()

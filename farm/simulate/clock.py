@@ -189,7 +189,7 @@ class Simulation:
         self._tries[frame] += 1
         self._copies[frame] += 1
         is_warm = self.last_job[node] == job
-        load_s = 1.0 if is_warm else float(world.load_s[job])
+        load_s = min(1.0, float(world.load_s[job])) if is_warm else float(world.load_s[job])
         work_s = float(
             world.content[frame]
             * world.seconds[job, model]

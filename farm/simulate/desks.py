@@ -186,11 +186,15 @@ class Truth:
 class BoardDesk(Bare):
     """The predictive policy as the scheduler runs it: board, model, prices, guard."""
 
-    guards = True
-
     def __init__(
-        self, *, weights: Weights | None = None, is_oracle: bool = False, explain: bool = False
+        self,
+        *,
+        weights: Weights | None = None,
+        is_oracle: bool = False,
+        explain: bool = False,
+        guards: bool = True,
     ) -> None:
+        self.guards = guards
         self._weights = weights
         self._is_oracle = is_oracle
         self._explain = explain

@@ -55,10 +55,10 @@ def figures(simulation: Simulation) -> Figures:
     typical = world.mean_s[job_of] * world.content
     totals = simulation.totals
     return Figures(
-        sd_s=_pooled_sd(completion, job_of, jobs),
-        log_sd=_pooled_sd(np.log(np.maximum(completion, 1e-3)), job_of, jobs),
+        sd_s=pooled_sd(completion, job_of, jobs),
+        log_sd=pooled_sd(np.log(np.maximum(completion, 1e-3)), job_of, jobs),
         floor_sd_s=math.hypot(
-            _pooled_sd(typical, job_of, jobs),
+            pooled_sd(typical, job_of, jobs),
             world.scenario.noise_sd * float(np.sqrt(np.mean(typical**2))),
         ),
         p50_s=float(np.percentile(completion, 50)),
@@ -79,6 +79,7 @@ def figures(simulation: Simulation) -> Figures:
     )
 
 
-def _pooled_sd(values: Floats, job_of: npt.NDArray[np.int64], jobs: int) -> float:
+def pooled_sd(values: Floats, job_of: npt.NDArray[np.int64], jobs: int) -> float:
+    """The standard deviation around each job's mean, all values counted."""
     means = np.bincount(job_of, values, jobs) / np.maximum(np.bincount(job_of, minlength=jobs), 1)
     return math.sqrt(float(np.mean((values - means[job_of]) ** 2)))

@@ -68,6 +68,8 @@ class Scenario:
     seed: int = 0
     farm: Mapping[str, int] = field(default_factory=lambda: dict(MIXED_FARM))
     """Device model -> how many nodes with one of it."""
+    more: Mapping[str, int] = field(default_factory=dict)
+    """Further nodes, with the jobs of the farm without them: "would four more help?"."""
     load: float = 0.8
     """Work offered over what the best possible spread could do; jobs arrive at random."""
     hours: float = 2.0
@@ -133,27 +135,31 @@ class World:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        draw = np.random.default_rng(1000 + scenario.seed)
-        self.models = list(scenario.farm)
+        draw = self._stream("rates")
+        self.models = [*scenario.farm, *(name for name in scenario.more if name not in scenario.farm)]
         count = len(self.models)
-        self.number = np.array([scenario.farm[name] for name in self.models], float)
+        self._offered = np.array([scenario.farm.get(name, 0) for name in self.models], float)
+        self.number = self._offered + np.array([scenario.more.get(name, 0) for name in self.models], float)
         specs = [DEVICES[name] for name in self.models]
         flops = np.array([spec.fp32_tflops for spec in specs])
         gbps = np.array([spec.memory_bandwidth_gbps for spec in specs])
         self.watts = np.array([spec.watts for spec in specs], float)
         vram = np.array([spec.vram_gib for spec in specs])
-        self._true_flops = flops * np.exp(draw.normal(0, scenario.rate_sd, count))
-        self._true_gbps = gbps * np.exp(draw.normal(0, scenario.rate_sd, count))
+        luck = draw.normal(size=(count, 4))  # a row for each device model: further ones change none before
+        self._true_flops = flops * np.exp(scenario.rate_sd * luck[:, 0])
+        self._true_gbps = gbps * np.exp(scenario.rate_sd * luck[:, 1])
         told_flops, told_gbps, source = flops, gbps, "catalogue"
         if scenario.measured_sd is not None:
-            told_flops = self._true_flops * np.exp(draw.normal(0, scenario.measured_sd, count))
-            told_gbps = self._true_gbps * np.exp(draw.normal(0, scenario.measured_sd, count))
+            told_flops = self._true_flops * np.exp(scenario.measured_sd * luck[:, 2])
+            told_gbps = self._true_gbps * np.exp(scenario.measured_sd * luck[:, 3])
             source = "measured"
-        of_node = np.repeat(np.arange(count), self.number.astype(int))
-        self.node_model: Ints = of_node[draw.permutation(len(of_node))]
-        nodes = len(of_node)
-        self.node_factor = np.exp(draw.normal(0, scenario.node_sd, nodes))
-        self.node_factor[draw.random(nodes) < scenario.lemons] *= scenario.lemon_factor
+        of_node = np.repeat(np.arange(count), self._offered.astype(int))
+        more = np.repeat(np.arange(count), (self.number - self._offered).astype(int))
+        shuffled = of_node[self._stream("order").permutation(len(of_node))]
+        self.node_model: Ints = np.concatenate([shuffled, more])
+        nodes = len(self.node_model)
+        self.node_factor = np.exp(self._stream("factors").normal(0, scenario.node_sd, nodes))
+        self.node_factor[self._stream("lemons").random(nodes) < scenario.lemons] *= scenario.lemon_factor
         self.nodes = [
             NodeView(
                 id=NodeId(f"n{at:04d}"),
@@ -176,7 +182,7 @@ class World:
             for at, model in enumerate(self.node_model)
         ]
         self.vram_gib = vram
-        drawn = self._draw_jobs(draw)
+        drawn = self._draw_jobs()
         self.jobs = [each["job"] for each in drawn]
         self.frames: Ints = np.array([job.frames for job in self.jobs], np.int64)
         self.first: Ints = np.concatenate([[0], np.cumsum(self.frames)]).astype(np.int64)
@@ -191,27 +197,33 @@ class World:
         there = np.where(np.isfinite(self.seconds), self.number, 0.0)
         self.mean_s = there.sum(axis=1) / rate.sum(axis=1)
         """Of a frame on the farm-mean node."""
-        self._draw_faults(draw, nodes)
+        self._draw_faults(nodes)
 
-    def _draw_jobs(self, draw: np.random.Generator) -> list[dict[str, Any]]:
+    def _stream(self, what: str, number: int = 0) -> np.random.Generator:
+        """Randomness of its own for each thing: more nodes must not change the jobs."""
+        return np.random.default_rng([1000 + self.scenario.seed, *what.encode(), number])
+
+    def _draw_jobs(self) -> list[dict[str, Any]]:
         scenario = self.scenario
         if scenario.batch_jobs:
-            return [self._draw_job(draw, 0.0, at) for at in range(scenario.batch_jobs)]
+            return [self._draw_job("job", 0.0, at) for at in range(scenario.batch_jobs)]
         # The rate of arrivals follows from how long the best spread of a sample takes.
-        sample = [self._draw_job(draw, 0.0, at) for at in range(60)]
+        sample = [self._draw_job("sample", 0.0, at) for at in range(60)]
         seconds = np.array([each["seconds"] for each in sample])
         frames = np.array([each["job"].frames for each in sample], float)
-        per_second = len(sample) / shadow_prices(seconds, frames, self.number).bound_s * scenario.load
+        per_second = len(sample) / shadow_prices(seconds, frames, self._offered).bound_s * scenario.load
         jobs: list[dict[str, Any]] = []
+        draw = self._stream("arrivals")
         at = 0.0
         while True:
             at += draw.exponential(1 / per_second)
             if at > scenario.hours * 3600:
                 return jobs
-            jobs.append(self._draw_job(draw, at, len(jobs)))
+            jobs.append(self._draw_job("job", at, len(jobs)))
 
-    def _draw_job(self, draw: np.random.Generator, at: float, number: int) -> dict[str, Any]:
+    def _draw_job(self, stream: str, at: float, number: int) -> dict[str, Any]:
         scenario = self.scenario
+        draw = self._stream(stream, number)
         kind = int(draw.choice(3, p=scenario.mix))
         share = float((draw.beta(12, 2), draw.beta(2, 10), draw.uniform(0.3, 0.7))[kind])
         frames = int(draw.integers(scenario.frames[0], scenario.frames[1] + 1))
@@ -224,11 +236,11 @@ class World:
         content = np.exp(scenario.content_sd * wander - 0.5 * scenario.content_sd**2)
         sizes, odds = zip(*scenario.vram_gib, strict=True)
         need_gib = int(draw.choice(sizes, p=odds))
-        affinity = np.exp(draw.normal(0, scenario.affinity_sd, len(self.models)))
         load_s = float(draw.uniform(*scenario.load_s))
         priority = int(draw.choice(scenario.priorities))
         is_wrong, is_untagged = draw.random() < scenario.wrong_tags, draw.random() < scenario.no_tags
         row = int(draw.integers(max(len(scenario.times), 1)))
+        affinity = np.exp(draw.normal(0, scenario.affinity_sd, len(self.models)))
         if scenario.times:
             relative = np.array(scenario.times[row])
             with np.errstate(divide="ignore"):
@@ -260,16 +272,17 @@ class World:
             "seconds": seconds,
         }
 
-    def _draw_faults(self, draw: np.random.Generator, nodes: int) -> None:
+    def _draw_faults(self, nodes: int) -> None:
         scenario = self.scenario
         tries = 4
-        self.noise = np.exp(draw.normal(0, scenario.noise_sd, (self.total, tries)))
-        self.hangs = draw.random((self.total, tries)) < scenario.hung
+        self.noise = np.exp(self._stream("noise").normal(0, scenario.noise_sd, (self.total, tries)))
+        self.hangs = self._stream("hangs").random((self.total, tries)) < scenario.hung
         self.slow: list[list[tuple[float, float, float]]] = [[] for _ in range(nodes)]
         """By node: (from, to, factor)."""
         self.failures: list[tuple[float, int]] = []
         end = (scenario.hours + 30) * 3600
         for node in range(nodes):
+            draw = self._stream("node", node)
             if scenario.slow_per_hour > 0:
                 at = draw.exponential(3600 / scenario.slow_per_hour)
                 while at < end:

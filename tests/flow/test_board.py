@@ -215,7 +215,6 @@ def test_every_decision_can_be_explained() -> None:
     plan = made.round(5.0, 9)
     assert len(made.decisions) == len(plan) == 2
     for decision in made.decisions.values():
-        assert decision.at == 5.0
         assert decision.predicted_s > 0
         assert 0 < decision.advantage <= 1
         assert "predicted on" in decision.text()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.flow.stats import eta_s, spread
+from farm.flow.stats import eta_s, spread, within
 
 DURATIONS = st.lists(st.floats(0.01, 1e5), min_size=1, max_size=50)
 
@@ -70,3 +70,9 @@ def test_the_bad_case_is_never_better_than_the_likely_one(
     more = eta_s(remaining * 2, durations, slots)
     assert more is not None
     assert more[0] >= likely
+
+
+def test_the_spread_within_groups_leaves_their_different_means_out() -> None:
+    assert within([]) == 0
+    assert within([(1, 10.0), (1, 10.0), (2, 99.0)]) == 0
+    assert within([(1, 8.0), (1, 12.0), (2, 98.0), (2, 102.0)]) == pytest.approx(2)

@@ -1,0 +1,185 @@
+"""Matching on a live farm against its simulation: `python -m tests.bench.live_matching`.
+
+Eight agents with declared devices on RabbitMQ and PostgreSQL. The tasks sleep as long as a hidden truth says
+for the device they are on; the simulation plays the very same truth. Both are told as ours over fifo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from farm.flow import match
+from farm.simulate.clock import Simulation
+from farm.simulate.desks import BoardDesk, PlanDesk
+from farm.simulate.metrics import figures, pooled_sd
+from farm.simulate.world import DEVICES, Scenario, World
+from tests.conftest import drop_postgres_database, new_postgres_database
+from tests.e2e.farm_under_test import FarmUnderTest
+from tests.e2e.services import add_vhost, remove_vhost
+
+FARM = {"T4": 2, "L4": 1, "A10": 2, "RTX 4090": 1, "A100": 1, "H100": 1}
+
+
+@dataclass
+class LiveFarm(FarmUnderTest):
+    """Agents know which of the world's nodes they play by an environment variable that renderers see."""
+
+    def environment(self, name: str) -> dict[str, str]:
+        environment = super().environment(name)
+        if name.startswith("agent"):
+            environment |= {"LIVE_NODE": name.removeprefix("agent"), "FARM_RENDERER_ENVIRONMENT": "LIVE_NODE"}
+        return environment
+
+    def start_agent(self, number: int, *, slots: int = 1) -> None:
+        self.start(f"agent{number}", "worker", "--devices", f"{self.folder / 'devices.toml'}#node{number}")
+
+
+@dataclass
+class Played:
+    sd_s: float
+    turnaround_s: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.live_matching", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--frame-s", type=float, default=4.0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    world = World(
+        Scenario(
+            seed=options.seed,
+            farm=FARM,
+            batch_jobs=options.jobs,
+            frames=(25, 45),
+            frame_s=options.frame_s,
+            job_sd=0.5,
+            load_s=(0.0, 0.0),
+            vram_gib=((4, 1.0),),
+            lemons=0.0,
+        )
+    )
+    simulated = {
+        "fifo": simulate(world, "fifo"),
+        "predictive": simulate(world, "predictive"),
+    }
+    tell("simulated", simulated)
+    live = {policy: play(world, policy) for policy in ("fifo", "predictive")}
+    tell("live", live)
+
+
+def tell(what: str, found: dict[str, Played]) -> None:
+    ours, fifo = found["predictive"], found["fifo"]
+    sd, turnaround = ours.sd_s / fifo.sd_s - 1, ours.turnaround_s / fifo.turnaround_s - 1
+    print(
+        f"{what:<10} SD {fifo.sd_s:.1f} -> {ours.sd_s:.1f} s ({sd:+.0%}), "
+        f"turnaround {fifo.turnaround_s:.0f} -> {ours.turnaround_s:.0f} s ({turnaround:+.0%})",
+        flush=True,
+    )
+
+
+def simulate(world: World, policy: str) -> Played:
+    desk = PlanDesk(match.fifo) if policy == "fifo" else BoardDesk(guards=False)
+    told = figures(Simulation(world, desk).run())
+    return Played(sd_s=told.sd_s, turnaround_s=told.turnaround_s)
+
+
+def play(world: World, policy: str) -> Played:
+    """The same jobs on a farm of real processes."""
+    database_url, broker_url = new_postgres_database(), add_vhost()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "devices.toml").write_text(devices(world))
+        farm = LiveFarm(folder, database_url, broker_url, extra={"FARM_POLICY": policy})
+        try:
+            farm.start_all(agents=len(world.nodes))
+            ids = [submit(farm, world, job) for job in range(len(world.jobs))]
+            begun = time.time()
+            for job_id in ids:
+                farm.farm("resume", str(job_id))
+            for job_id in ids:
+                assert farm.wait_for_job(job_id, timeout_s=900) == "done", farm.logs()
+            completion, of_job, turnaround = [], [], []
+            for number, job_id in enumerate(ids):
+                attempts = [a for a in farm.attempts(job_id) if a["state"] == "succeeded"]
+                completion += [a["finished_at"] - a["started_at"] for a in attempts]
+                of_job += [number] * len(attempts)
+                turnaround.append(max(a["finished_at"] for a in attempts) - begun)
+            return Played(
+                sd_s=pooled_sd(np.array(completion), np.array(of_job), len(ids)),
+                turnaround_s=float(np.mean(turnaround)),
+            )
+        finally:
+            farm.stop_all()
+            remove_vhost(broker_url)
+            drop_postgres_database(database_url)
+
+
+def devices(world: World) -> str:
+    tables = []
+    for number, node in enumerate(world.nodes):
+        device = node.capabilities.devices[0]
+        told = {
+            "model": f"simulated {device.model}",
+            "vram_mib": DEVICES[device.model].vram_gib * 1024,
+            "fp32_tflops": round(device.fp32_tflops or 0.0, 3),
+            "memory_bandwidth_gbps": round(device.memory_bandwidth_gbps or 0.0, 1),
+        }
+        fields = ", ".join(f"{key} = {json.dumps(value)}" for key, value in told.items())
+        tables.append(f"[node{number}]\ndevices = [{{ {fields} }}]\n")
+    return "\n".join(tables)
+
+
+def submit(farm: LiveFarm, world: World, job: int) -> int:
+    """A paused job whose tasks sleep as the truth says: a row a frame, a column a node."""
+    first = int(world.first[job])
+    rows = []
+    for frame in range(int(world.frames[job])):
+        seconds = (
+            world.seconds[job, world.node_model]
+            * world.content[first + frame]
+            * world.node_factor
+            * world.noise[first + frame, 0]
+        )
+        rows.append(" ".join(f"{value:.3f}" for value in seconds))
+    table = farm.folder / f"job{job}.txt"
+    table.write_text("\n".join(rows) + "\n")
+    script = 'sleep "$(awk -v row="$1" -v node="$LIVE_NODE" \'NR == row {print $(node + 1)}\' "$2")"'
+    template = {
+        "specificationVersion": "jobtemplate-2023-09",
+        "name": f"live {job}",
+        "steps": [
+            {
+                "name": "Work",
+                "parameterSpace": {
+                    "taskParameterDefinitions": [
+                        {"name": "Frame", "type": "INT", "range": f"1-{int(world.frames[job])}"}
+                    ]
+                },
+                "hostRequirements": {"amounts": [{"name": "amount.worker.gpu", "min": 1}]},
+                "script": {
+                    "actions": {
+                        "onRun": {
+                            "command": "/bin/sh",
+                            "args": ["-c", script, "sh", "{{Task.Param.Frame}}", str(table)],
+                        }
+                    }
+                },
+            }
+        ],
+    }
+    path = farm.folder / f"job{job}.json"
+    path.write_text(json.dumps(template))
+    tag = str(world.jobs[job].tag)
+    return farm.submit("--paused", "--profile", tag, str(path))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What-if questions: the same jobs on other farms, told as a table, as JSON and as a drawing."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from farm.cli.simulate import simulate
+from farm.errors import UserError
+from farm.simulate.answer import Question, ask, farm_of, scenario_of, svg, with_more
+from farm.simulate.world import Scenario, World
+
+SMALL = Scenario(seed=1, farm={"T4": 4, "RTX 4090": 2}, batch_jobs=4, frames=(10, 20))
+
+
+@pytest.mark.parametrize("more", [{"RTX 4090": 4}, {"H100": 1}])
+def test_more_nodes_change_neither_jobs_nor_the_nodes_before(more: dict[str, int]) -> None:
+    arrivals = replace(SMALL, batch_jobs=0, hours=0.5, hung=0.1, slow_per_hour=1.0)
+    plain, larger = World(arrivals), World(with_more(arrivals, more))
+    assert plain.jobs == larger.jobs
+    assert (plain.content == larger.content).all()
+    assert (plain.hangs == larger.hangs).all()
+    assert plain.seconds == pytest.approx(larger.seconds[:, : len(plain.models)])
+    assert plain.slow == larger.slow[: len(plain.nodes)]
+    assert len(larger.nodes) == len(plain.nodes) + sum(more.values())
+    assert (plain.node_factor == larger.node_factor[: len(plain.nodes)]).all()
+
+
+def test_more_nodes_help_and_the_answer_is_drawn() -> None:
+    questions = [
+        Question(name="as it is", scenario=SMALL),
+        Question(name="<four more>", scenario=with_more(SMALL, {"RTX 4090": 4})),
+    ]
+    now, larger = ask(questions, range(2))
+    assert larger.mean("makespan_s") < 0.8 * now.mean("makespan_s")
+    root = xml.etree.ElementTree.fromstring(svg([now, larger]))
+    assert "<four more>" in [element.text for element in root]
+
+
+def test_a_farm_is_written_as_counts() -> None:
+    assert farm_of("T4=3, RTX 4090=2,T4=1") == {"T4": 4, "RTX 4090": 2}
+
+
+@pytest.mark.parametrize("text", ["T5=1", "T4", "T4=0", "T4=x", "T4=-1", ""])
+def test_a_farm_that_is_none_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UserError, match=r"T4|device model"):
+        farm_of(text)
+
+
+def test_a_scenario_comes_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "night.toml"
+    path.write_text('seed = 4\nload = 0.5\nframes = [5, 9]\n[farm]\n"RTX 4090" = 2\n')
+    assert scenario_of(path) == Scenario(seed=4, load=0.5, frames=(5, 9), farm={"RTX 4090": 2})
+    path.write_text("lod = 0.5\n")
+    with pytest.raises(UserError, match="'lod'"):
+        scenario_of(path)
+    path.write_text("load = 0.5\nframes = 3\n")
+    with pytest.raises(UserError, match="no scenario"):
+        scenario_of(path)
+    with pytest.raises(UserError, match="cannot read"):
+        scenario_of(tmp_path / "none.toml")
+
+
+def test_the_command_prints_a_line_for_each_farm(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    drawing = tmp_path / "what-if.svg"
+    simulate(
+        file=None,
+        farm="T4=4,A100=1",
+        add=["A100=2"],
+        policies=["predictive", "fifo"],
+        load=None,
+        hours=None,
+        jobs=3,
+        weights=["window=0.9"],
+        has_faults=False,
+        seeds=1,
+        drawing=drawing,
+        is_json=False,
+    )
+    lines = capsys.readouterr().out.splitlines()
+    for line, name in zip(lines[1:4], ("predictive ", "fifo ", "predictive + A100=2 "), strict=True):
+        assert line.startswith(name)
+    assert drawing.read_text().startswith("<svg")
+
+
+def test_an_unknown_policy_or_weight_is_named() -> None:
+    with pytest.raises(UserError, match="'best'"):
+        ask([Question(name="x", scenario=SMALL, policy="best")], [0])
+
+
+def test_simulated_seconds_do_not_depend_on_the_order_of_questions() -> None:
+    first = ask([Question(name="a", scenario=SMALL), Question(name="b", scenario=SMALL, policy="fifo")], [3])
+    turned = ask([Question(name="b", scenario=SMALL, policy="fifo"), Question(name="a", scenario=SMALL)], [3])
+    assert first[0].runs == turned[1].runs
+    assert np.isclose(first[1].mean("makespan_s"), turned[0].mean("makespan_s"))
