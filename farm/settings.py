@@ -21,7 +21,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from farm.errors import UserError
 
 CONFIG_PLACES = (Path("farm.toml"), Path("~/.config/ridgeline/farm.toml"), Path("/etc/ridgeline/farm.toml"))
-_TABLES = frozenset({"attributes", "amounts"})
+_TABLES = frozenset({"attributes", "amounts", "weights", "off_peak", "shares", "limits"})
 _NOT_SETTINGS = frozenset({"FARM_CONFIG", "FARM_ATTEMPT_ID"})
 
 
@@ -66,7 +66,15 @@ class Settings(BaseSettings):
     """Empty: the token that the server wrote into `state_dir`."""
 
     # the scheduler
-    policy: Literal["fitness", "fifo"] = "fitness"
+    policy: Literal["predictive", "fitness", "fifo"] = "predictive"
+    weights: dict[str, bool | float | str] = {}
+    """Of the predictive policy, over their defaults: `docs/matching.md` has the table."""
+    off_peak: dict[str, bool | float | str] = {}
+    """Other weights from `from_hour` (20) to `to_hour` (8), local time of the scheduler."""
+    shares: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Of the farm, by user; 1 for everybody else."""
+    limits: dict[str, Annotated[int, Field(ge=0)]] = {}
+    """Of the whole farm, such as licences: how many tasks that ask for `amount.limit.NAME` run at once."""
     leader_ttl_s: float = Field(default=10.0, gt=0)
     lease_s: float = Field(default=30.0, gt=0)
     """A node silent for this long loses its attempts."""

@@ -459,6 +459,38 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
 
         looks.why(connect(), job, is_json=json)
 
+    @app.command(epilog=examples("farm profile 12", "farm profile 12 --json"))
+    def profile(job: JobName, json: Json = False) -> None:
+        """Show what a job's steps demand, and how long they take where."""
+        from farm.cli import matching
+
+        matching.profile(connect(), job, is_json=json)
+
+    @app.command(epilog=examples("farm stats", "farm stats --json"))
+    def stats(json: Json = False) -> None:
+        """Show how widely run times spread, and which nodes are slow."""
+        from farm.cli import matching
+
+        matching.stats(connect(), is_json=json)
+
+    @app.command(epilog=examples("farm capacity"))
+    def capacity(json: Json = False) -> None:
+        """Show what one more device of each model would save."""
+        from farm.cli import matching
+
+        matching.capacity(connect(), is_json=json)
+
+    @app.command(epilog=examples("farm explain 12", "farm explain 12 --frame 7"))
+    def explain(
+        job: JobName,
+        frame: Annotated[int | None, typer.Option(metavar="N", help="Only attempts at this frame.")] = None,
+        json: Json = False,
+    ) -> None:
+        """Say why tasks went where they did, in figures."""
+        from farm.cli import explain as explaining
+
+        explaining.explain(connect(), job, frame=frame, is_json=json)
+
     @app.command(
         epilog=examples(
             "farm events --follow",
@@ -795,6 +827,53 @@ def _add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> Non
         from farm.settings import load_settings
 
         _finish(programs.benchmark(load_settings(), again))
+
+    @app.command(
+        epilog=examples(
+            "farm simulate --policy predictive --policy fifo",
+            "farm simulate --add 'L40S=4' --svg what-if.svg",
+        )
+    )
+    def simulate(
+        file: Annotated[
+            Path | None,
+            typer.Argument(metavar="[SCENARIO.toml]", help="Farm and work; default: 100 mixed GPUs."),
+        ] = None,
+        farm: Annotated[
+            str | None, typer.Option("--farm", metavar="MODEL=N,...", help="Another farm: 'T4=10,L40S=4'.")
+        ] = None,
+        add: Annotated[
+            list[str] | None,
+            typer.Option(metavar="MODEL=N,...", help="Also with these nodes added. Repeatable."),
+        ] = None,
+        policy: Annotated[
+            list[str] | None, typer.Option(metavar="NAME", help="predictive, fifo, fitness, ... Repeatable.")
+        ] = None,
+        load: Annotated[
+            float | None,
+            typer.Option(min=0.01, max=2, help="Work offered over what the farm can do at best."),
+        ] = None,
+        hours: Annotated[float | None, typer.Option(min=0.1, max=48, help="Of arrivals.")] = None,
+        jobs: Annotated[
+            int | None, typer.Option(min=1, max=2_000, help="So many jobs at once instead.")
+        ] = None,
+        weight: Annotated[
+            list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the predictive policy. Repeatable.")
+        ] = None,
+        faults: Annotated[
+            bool, typer.Option("--faults", help="With hung frames, slow spells and node failures.")
+        ] = False,
+        seeds: Annotated[int, typer.Option(min=1, max=100, help="How many worlds.")] = 1,
+        svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the answer.")] = None,
+        json: Json = False,
+    ) -> None:
+        """Play a farm on a virtual clock: other nodes, weights, policy."""
+        from farm.cli import simulate as simulating
+
+        simulating.simulate(
+            file=file, farm=farm, add=add or (), policies=policy or ("predictive",), load=load, hours=hours,
+            jobs=jobs, weights=weight or (), has_faults=faults, seeds=seeds, drawing=svg, is_json=json,
+        )  # fmt: skip
 
     @app.command(epilog=examples("farm live", "farm live --once"))
     def live(

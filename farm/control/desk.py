@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import threading
 import time
 import uuid
@@ -31,11 +32,17 @@ from farm.control.views import (
     JobView,
     LogPiece,
     LogView,
+    MatchingView,
+    ModelTime,
+    ModelWorth,
     NewTokenView,
+    NodeFactor,
     Page,
     PlannedStep,
     PlanView,
+    ProfileView,
     RetryChoice,
+    StepProfile,
     TaskChoice,
     TokenRequest,
     TokenView,
@@ -46,7 +53,8 @@ from farm.errors import Forbidden, NotFound, Rejected, UserError
 from farm.flow import match
 from farm.flow.choose import check_step, tasks_of_frames
 from farm.flow.grep import matching_lines
-from farm.flow.stats import eta_s, spread
+from farm.flow.predict import RunTimeModel
+from farm.flow.stats import eta_s, spread, within
 from farm.flow.submit import JobPlan, plan_job
 from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
@@ -64,7 +72,7 @@ from farm.model.states import (
 )
 from farm.model.work import Job, Step, Submission, Tag, Task
 from farm.settings import Settings
-from farm.store import audit, dispatching, events, jobs, leader, logs, nodes, rows, tokens
+from farm.store import audit, dispatching, events, jobs, leader, learnt, logs, nodes, rows, tokens
 from farm.store.engine import db_now, reading, writing
 from farm.store.tokens import TokenOwner
 from farm.text import clean, duration, plural
@@ -382,6 +390,70 @@ class Desk:
         """Raises NotFound."""
         with reading(self._engine) as db:
             return jobs.read_attempt(db, attempt_id)
+
+    def job_profile(self, job_id: JobId) -> ProfileView:
+        """What is known of what the job's steps demand, and how long they take where. Raises NotFound."""
+        with reading(self._engine) as db:
+            job = jobs.read_job(db, job_id)
+            farm, states = learnt.read_farm(db), learnt.read_steps(db, [step.id for step in job.steps])
+            runtimes_s = jobs.runtimes_s(db, job_id)
+        model = RunTimeModel.restored(farm, states)
+        profiles = []
+        for step in job.steps:
+            taken = [seconds for step_id, seconds in runtimes_s if step_id == step.id]
+            state = states.get(str(step.id))
+            if state is None:
+                profiles.append(
+                    StepProfile(
+                        step=step.name,
+                        declared=step.profile,
+                        learnt=step.profile,
+                        runs=0,
+                        spread=spread(taken),
+                    )
+                )
+                continue
+            runs = model.runs(str(step.id))
+            told = {name: model.estimate(str(step.id), name) for name in state.base}
+            profiles.append(
+                StepProfile(
+                    step=step.name,
+                    declared=step.profile,
+                    learnt=model.profile(str(step.id), step.profile),
+                    runs=sum(runs.values()),
+                    load_s=state.load_s[0] if state.load_runs[0] else None,
+                    vram_peak_mib=state.vram_peak_mib or None,
+                    spread=spread(taken),
+                    times=tuple(
+                        ModelTime(
+                            model=name, runs=runs.get(name, 0), median_s=each.median_s, upper_s=each.upper_s
+                        )
+                        for name, each in sorted(told.items(), key=lambda pair: pair[1].median_s)
+                    ),
+                )
+            )
+        return ProfileView(steps=tuple(profiles))
+
+    def matching(self) -> MatchingView:
+        """How matching does, farm-wide."""
+        with reading(self._engine) as db:
+            farm = learnt.read_farm(db)
+            taken = learnt.recent_runtimes(db, limit=2_000)
+        slow = sorted(((math.exp(log), node) for node, (log, _) in farm.nodes.items()), reverse=True)
+        return MatchingView(
+            policy=self._settings.policy,
+            tasks=len(taken),
+            spread=spread([seconds for _, seconds in taken]),
+            within_sd_s=within(taken),
+            waiting_bound_s=farm.bound_s,
+            models=tuple(
+                ModelWorth(model=name, slots=int(slots), price=price, one_more_saves_s=price * farm.bound_s)
+                for name, (slots, price) in sorted(farm.prices.items(), key=lambda pair: -pair[1][1])
+            ),
+            slow_nodes=tuple(
+                NodeFactor(node=node, factor=factor) for factor, node in slow[:20] if factor > 1.15
+            ),
+        )
 
     def job_usage(self, job_id: JobId) -> JobUsage:
         """Raises NotFound."""

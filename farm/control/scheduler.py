@@ -23,6 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from farm.broker.intake import Intake
 from farm.broker.publisher import Publisher
 from farm.broker.queues import farm_queues
+from farm.control.matcher import Matcher
 from farm.control.spaces import Spaces
 from farm.errors import NotLeader, Unavailable
 from farm.flow import match
@@ -63,7 +64,6 @@ _BUSY = 20
 """Reports come in crowds: a round for each would cost more than this wait. After a round that gave out
 more than `_BUSY` tasks the wait is longer: throughput counts then, not the single task."""
 _SCRIPTS_KEPT = 1_000
-SCORES: dict[str, match.Score] = {"fitness": match.fitness, "fifo": match.fifo}
 
 
 @dataclass(slots=True)
@@ -123,6 +123,9 @@ class Scheduler:
         self._new_id = new_id
         self._holder = f"{settings.node_name}-{new_id()[:8]}"
         self._spaces = Spaces(engine)
+        self._matcher = Matcher(settings, clock=clock)
+        self._ended: set[AttemptId] = set()
+        """Attempts that ended and have yet to teach the matcher."""
         self._intake = intake or Intake(settings.broker_url, farm_queues(), prefetch=settings.batch * 2)
         self._publisher = publisher or Publisher(settings.broker_url)
         self._lead: Lead | None = None
@@ -176,6 +179,8 @@ class Scheduler:
         self._stands_by = False
         if self._lead != lead:
             _LOG.info("leading: %s, epoch %d", lead.holder, lead.epoch)
+            with reading(self._engine) as db:
+                self._matcher.take_over(db)
             self._settled_since = now
             self._may_wait = False
         self._lead, self._renewed_at = lead, now
@@ -222,6 +227,9 @@ class Scheduler:
                 with self._leading() as db:
                     self._take_out_sent(db)
             self._watch()
+            if self._matcher.is_save_due:
+                with self._leading() as db:
+                    self._matcher.save(db)
             self._publisher.heartbeat()
         assigned = self._dispatch() if has_work or is_due or not self._may_wait else 0
         sent = self._send(answers)
@@ -285,6 +293,7 @@ class Scheduler:
         for node_id, finished in ended.items():
             dispatching.finished(db, node_id, list(finished.values()))
             answers.append((node_id, ReportsAccepted(attempt_ids=tuple(finished))))
+            self._ended.update(finished)
 
     def _settle_heartbeat(
         self, db: sa.Connection, beat: Heartbeat, answers: list[tuple[NodeId, object]]
@@ -330,12 +339,14 @@ class Scheduler:
     def _dispatch(self) -> int:
         """Match and lease; returns how many tasks were assigned."""
         with reading(self._engine) as db:
+            if self._ended:
+                self._matcher.learn(db, self._ended)
+                self._ended.clear()
             groups = dispatching.groups(db)
             if not groups:
                 return 0
             views = nodes.views(db, dispatching.uses(db))
-        score = SCORES[self._settings.policy]
-        plan = match.plan(groups, views, score=score, limit=self._settings.batch)
+            plan = self._matcher.plan(db, groups, views, limit=self._settings.batch)
         plan += match.queue_ahead(groups, views, plan, limit=self._settings.batch)
         if not plan:
             return 0
@@ -356,6 +367,7 @@ class Scheduler:
                     node_id=assignment.node_id,
                     device_id=assignment.device_id,
                     lease_s=self._settings.lease_s,
+                    decision=self._matcher.decision(assignment),
                 )
         return assigned
 

@@ -63,6 +63,72 @@ class FarmView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTime:
+    """What a task of a step takes on a device model, by what was learnt."""
+
+    model: str
+    runs: int
+    median_s: float
+    upper_s: float
+    """9 times in 10 not more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProfile:
+    step: str
+    declared: Profile
+    """By tag, hints or what is usual for the renderer."""
+    learnt: Profile
+    """By what runs have taught; as declared until they have."""
+    runs: int
+    load_s: float | None = None
+    vram_peak_mib: int | None = None
+    spread: Spread | None = None
+    times: tuple[ModelTime, ...] = ()
+    """Of each device model that the farm knows, the quickest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileView:
+    steps: tuple[StepProfile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWorth:
+    """What a device model is worth to the work that waits."""
+
+    model: str
+    slots: int
+    price: float
+    """Of a second, in parts of the whole farm's: all slots together cost 1."""
+    one_more_saves_s: float
+    """Of the time that the waiting work takes at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFactor:
+    node: str
+    factor: float
+    """How much longer it takes than others of its device model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchingView:
+    """How matching does: spread of run times, prices, and nodes that are slow for no visible reason."""
+
+    policy: str
+    tasks: int
+    """Accepted attempts looked at, the newest 2,000 at most."""
+    spread: Spread | None
+    within_sd_s: float
+    """The spread around each step's own mean, pooled."""
+    waiting_bound_s: float
+    """In which time no schedule drains what waits."""
+    models: tuple[ModelWorth, ...]
+    slow_nodes: tuple[NodeFactor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
     name: str
     tasks: int

@@ -14,15 +14,22 @@ from farm.control.views import (
     JobView,
     LogPiece,
     LogView,
+    MatchingView,
+    ModelTime,
+    ModelWorth,
     NewTokenView,
+    NodeFactor,
     PlannedStep,
     PlanView,
+    ProfileView,
+    StepProfile,
     TokenView,
     WhyLine,
     WhyView,
 )
 from farm.flow.stats import spread
 from farm.model.attempts import Attempt, JobUsage, PublishedFile
+from farm.model.decisions import Decision
 from farm.model.events import Event, EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, Node
@@ -140,6 +147,19 @@ ATTEMPT = Attempt(
     runtime_s=31.5,
     peak_memory_mib=812,
     cpu_s=120.4,
+    decision=Decision(
+        model="NVIDIA GeForce RTX 4090",
+        predicted_s=31.2,
+        upper_s=36.0,
+        load_s=6.2,
+        price=0.031,
+        advantage=0.97,
+        best_advantage=0.99,
+        near_equals=3,
+        runner_up=StepId(40),
+        runner_up_advantage=0.99,
+        period="always",
+    ),
     files=(
         PublishedFile(path="/projects/film/shot_010/7.png", size_bytes=884_211, width=1_920, height=1_080),
     ),
@@ -194,6 +214,31 @@ FARM = FarmView(
     counts=Counts(ready=1_200, running=40, done=3_000),
     user="anna",
     role="user",
+)
+PROFILE = ProfileView(
+    steps=(
+        StepProfile(
+            step="Render",
+            declared=Profile(compute_share=0.7, bandwidth_share=0.3, confidence=0.1, tag=Tag.COMPUTE),
+            learnt=Profile(
+                compute_share=0.62, bandwidth_share=0.38, confidence=0.7, source="history", tag=Tag.COMPUTE
+            ),
+            runs=24,
+            load_s=6.2,
+            vram_peak_mib=9_600,
+            spread=spread([28.0, 31.0, 35.5]),
+            times=(ModelTime(model="NVIDIA GeForce RTX 4090", runs=24, median_s=31.2, upper_s=36.0),),
+        ),
+    )
+)
+MATCHING = MatchingView(
+    policy="predictive",
+    tasks=2_000,
+    spread=spread([28.0, 31.0, 35.5]),
+    within_sd_s=3.1,
+    waiting_bound_s=5_400.0,
+    models=(ModelWorth(model="NVIDIA GeForce RTX 4090", slots=12, price=0.031, one_more_saves_s=167.4),),
+    slow_nodes=(NodeFactor(node="blade-3", factor=1.6),),
 )
 PLAN = PlanView(
     name="shot_010",

@@ -16,9 +16,11 @@ from farm.control.views import (
     FoundLine,
     JobView,
     LogView,
+    MatchingView,
     NewTokenView,
     Page,
     PlanView,
+    ProfileView,
     TokenView,
     WhyView,
 )
@@ -101,6 +103,12 @@ nodes = APIRouter(tags=["nodes"])
 events = APIRouter(tags=["events"])
 administration = APIRouter(tags=["administration"])
 ROUTERS = (farm, jobs, tasks, nodes, events, administration)
+
+
+@farm.get("/matching", summary="How matching does", responses=_answers(examples.shown(examples.MATCHING)))
+def read_matching(desk: TheDesk) -> MatchingView:
+    """The spread of run times, what each device model is worth, and nodes slow for no visible reason."""
+    return desk.matching()
 
 
 @farm.get("/farm", summary="The farm at a glance", responses=_answers(examples.shown(examples.FARM)))
@@ -322,6 +330,16 @@ def why_job(desk: TheDesk, job_id: JobNumber) -> WhyView:
 def read_job_usage(desk: TheDesk, job_id: JobNumber) -> JobUsage:
     """GPU time and energy of all attempts so far, those that failed too."""
     return desk.job_usage(JobId(job_id))
+
+
+@jobs.get(
+    "/jobs/{job_id}/profile",
+    summary="What a job's steps demand",
+    responses=_answers(examples.shown(examples.PROFILE), 404),
+)
+def read_job_profile(desk: TheDesk, job_id: JobNumber) -> ProfileView:
+    """Profiles as declared and as learnt, with how long tasks take on each device model."""
+    return desk.job_profile(JobId(job_id))
 
 
 @jobs.get(

@@ -8,10 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from farm.flow.match import Group, vram_held_mib
+from farm.flow.match import LIMIT_PREFIX, Group, vram_held_mib
 from farm.flow.probe import learned
 from farm.flow.report import AttemptFacts, Settlement, TaskFacts, expire, settle
 from farm.model.attempts import DeviceUsage
+from farm.model.decisions import Decision
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.machines import Demand, Use
@@ -53,7 +54,14 @@ def _groups_query() -> sa.Select[Any]:
         .subquery()
     )
     return (
-        sa.select(_STEP, _JOB.c.priority, _JOB.c.submitted_at, _JOB.c.max_running, running.c.job_running)
+        sa.select(
+            _STEP,
+            _JOB.c.priority,
+            _JOB.c.submitted_at,
+            _JOB.c.max_running,
+            _JOB.c.user,
+            running.c.job_running,
+        )
         .join(_JOB, _JOB.c.id == _STEP.c.job_id)
         .join(running, running.c.job_id == _STEP.c.job_id)
         .where(_STEP.c.n_ready > 0, _JOB.c.state == str(JobState.ACTIVE))
@@ -112,6 +120,7 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
             priority=row["priority"],
             submitted_at=row["submitted_at"],
             mean_runtime_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
+            user=row["user"],
         )
         found.append(group)
         found += [
@@ -164,6 +173,8 @@ def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
         sa.select(
             _ATTEMPT.c.node_id,
             _ATTEMPT.c.device_id,
+            _ATTEMPT.c.step_id,
+            sa.func.coalesce(_ATTEMPT.c.started_at, _ATTEMPT.c.assigned_at).label("since"),
             _STEP.c.demand,
             _STEP.c.vram_peak_mib,
             _STEP.c.runtime_count,
@@ -184,6 +195,9 @@ def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
                 memory_mib=row.demand["memory_mib"],
                 vram_mib=vram_mib,
                 mean_runtime_s=row.runtime_sum_s / row.runtime_count if row.runtime_count else None,
+                step_id=StepId(row.step_id),
+                since=row.since,
+                limits=tuple((n, a) for n, a in row.demand["amounts"] if n.startswith(LIMIT_PREFIX)),
             )
         )
     return held
@@ -252,9 +266,14 @@ def lease(
     node_id: NodeId,
     device_id: str,
     lease_s: float,
+    decision: Decision | None = None,
 ) -> None:
-    """Give the node a lease on an attempt at each claimed task, and owe it the launch message."""
+    """Give the node a lease on an attempt at each claimed task, and owe it the launch message.
+
+    decision: why they went there, kept with the attempts; None: the policy does not say.
+    """
     now = db.scalar(sa.select(db_now())) or 0.0
+    told = rows.to_json(decision) if decision is not None else None
     insert_many(
         db,
         _ATTEMPT,
@@ -272,6 +291,7 @@ def lease(
                 "lease_until": now + lease_s,
                 "reason": "",
                 "message": "",
+                "decision": told,
                 "warnings": [],
                 "files": [],
             }

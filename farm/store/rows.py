@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import RowMapping
 
 from farm.model.attempts import Attempt, DeviceUsage, PublishedFile
+from farm.model.decisions import Decision
 from farm.model.events import Event, EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.machines import Capabilities, Demand, DeviceLoad, Node
@@ -139,6 +140,7 @@ def attempt(row: Row) -> Attempt:
         cpu_s=row["cpu_s"],
         usage=_usage(row),
         probe=from_json(Probe, row["probe"]) if row["probe"] else None,
+        decision=from_json(Decision, row["decision"]) if row["decision"] else None,
         warnings=tuple(row["warnings"]),
         files=tuple(from_json(PublishedFile, f) for f in row["files"]),
     )

@@ -175,6 +175,7 @@ class AttemptRow(SQLModel, table=True):
     vram_peak_mib: int | None = None
     energy_j: float | None = None
     throttled_s: float | None = None
+    decision: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
     probe: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
     warnings: list[str] = Field(sa_column=_json())
     files: list[dict[str, Any]] = Field(sa_column=_json())
@@ -242,6 +243,24 @@ class LogRow(SQLModel, table=True):
     sequence: int = Field(primary_key=True)
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     """zlib-compressed UTF-8."""
+
+
+class LearntFarmRow(SQLModel, table=True):
+    """One row: what the run-time model has learnt of device models and nodes."""
+
+    __tablename__: ClassVar[Any] = "learnt_farm"
+
+    id: int | None = Field(default=None, primary_key=True)
+    state: dict[str, Any] = Field(sa_column=_json())
+
+
+class LearntStepRow(SQLModel, table=True):
+    """What the run-time model has learnt of a step; goes with its job."""
+
+    __tablename__: ClassVar[Any] = "learnt_step"
+
+    step_id: int = Field(primary_key=True, foreign_key="step.id", ondelete="CASCADE")
+    state: dict[str, Any] = Field(sa_column=_json())
 
 
 class TokenRow(SQLModel, table=True):

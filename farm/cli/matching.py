@@ -1,0 +1,126 @@
+"""`farm profile`, `farm stats` and `farm capacity`: what matching has learnt, and what it is worth."""
+
+from __future__ import annotations
+
+from farm.cli import show
+from farm.cli.client import Client, read
+from farm.cli.looks import find_job
+from farm.cli.show import Column, cell
+from farm.control.views import MatchingView, ProfileView, StepProfile
+from farm.flow.stats import Spread
+from farm.model.work import Profile
+from farm.text import duration, plural
+
+_EARNS_NOTHING = 0.01
+"""Of the dearest device model's price."""
+
+
+def profile(client: Client, text: str, *, is_json: bool) -> None:
+    view, _ = find_job(client, text)
+    answer = client.get(f"/jobs/{view.job.id}/profile")
+    if is_json:
+        show.data(answer)
+        return
+    for step in read(ProfileView, answer).steps:
+        show.line(f"Step {show.shown(step.step, 60)}: {_told(step.learnt)}")
+        show.facts(_evidence(step))
+        if step.times:
+            show.table(
+                [
+                    Column("Device model", shrinks=True),
+                    Column("Runs", is_right=True),
+                    Column("Half within", is_right=True),
+                    Column("9 in 10 within", is_right=True),
+                ],
+                [
+                    [
+                        cell(t.model),
+                        cell(t.runs or "–"),
+                        cell(duration(t.median_s)),
+                        cell(duration(t.upper_s)),
+                    ]
+                    for t in step.times
+                ],
+                empty="",
+            )
+
+
+def _evidence(step: StepProfile) -> list[tuple[str, str]]:
+    told = [("declared", _told(step.declared)), ("learnt from", plural(step.runs, "run"))]
+    if step.load_s is not None:
+        told.append(("loads for", duration(step.load_s)))
+    if step.vram_peak_mib is not None:
+        told.append(("VRAM at most", f"{step.vram_peak_mib:,} MiB"))
+    if step.spread is not None:
+        told.append(("took", _spread(step.spread)))
+    return told
+
+
+def _told(profile: Profile) -> str:
+    return (
+        f"{profile.tag}, {profile.compute_share:.0%} arithmetic, "
+        f"{profile.bandwidth_share:.0%} memory traffic "
+        f"(confidence {profile.confidence:.0%}, from {profile.source})"
+    )
+
+
+def _spread(spread: Spread) -> str:
+    return (
+        f"{duration(spread.p50_s)} (half), {duration(spread.p95_s)} (95 of 100), "
+        f"{duration(spread.p99_s)} (99 of 100); SD {duration(spread.sd_s)}, {spread.relative:.0%} of the mean"
+    )
+
+
+def stats(client: Client, *, is_json: bool) -> None:
+    answer = client.get("/matching")
+    if is_json:
+        show.data(answer)
+        return
+    view = read(MatchingView, answer)
+    if view.spread is None:
+        show.line("no task is done yet")
+        return
+    show.facts(
+        [
+            ("policy", view.policy),
+            ("tasks looked at", f"{view.tasks:,}"),
+            ("took", _spread(view.spread)),
+            ("spread within steps", f"SD {duration(view.within_sd_s)}"),
+            ("waiting work", f"at least {duration(view.waiting_bound_s)} on the farm as it is"),
+        ]
+    )
+    for node in view.slow_nodes:
+        show.note(f"{show.shown(node.node, 60)} takes {node.factor:.2f} times as long as others of its kind")
+
+
+def capacity(client: Client, *, is_json: bool) -> None:
+    answer = client.get("/matching")
+    if is_json:
+        show.data(answer["models"])
+        return
+    view = read(MatchingView, answer)
+    dearest = max((model.price for model in view.models), default=0.0)
+    show.table(
+        [
+            Column("Device model", shrinks=True),
+            Column("Slots", is_right=True),
+            Column("Share of worth", is_right=True),
+            Column("One more saves", is_right=True),
+        ],
+        [
+            [
+                cell(model.model),
+                cell(model.slots),
+                cell(f"{model.slots * model.price:.0%}"),
+                cell(
+                    duration(model.one_more_saves_s)
+                    if model.price > _EARNS_NOTHING * dearest
+                    else "nothing now"
+                ),
+            ]
+            for model in view.models
+        ],
+        empty="no prices yet: the predictive policy sets them when work waits",
+    )
+    if view.models:
+        show.note(f"of the {duration(view.waiting_bound_s)} that the waiting work takes at least")

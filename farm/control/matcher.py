@@ -1,0 +1,133 @@
+"""The policy in force, fed from the store: what the scheduler asks where tasks should go."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from farm.flow import match
+from farm.flow.match import Assignment, Group
+from farm.flow.predict import Run, RunTimeModel
+from farm.flow.predictive import Predictive
+from farm.flow.weights import Period, Weights
+from farm.model.decisions import Decision
+from farm.model.ids import AttemptId
+from farm.model.machines import NodeView
+from farm.settings import Settings
+from farm.store import learnt
+from farm.store.engine import db_now
+
+_SAVE_EVERY_S = 5.0
+_STEPS_KEPT = 20_000
+_RUNS_A_BATCH = 8
+"""Of one step on one device: of very short tasks more would teach nothing new."""
+SCORES: dict[str, match.Score] = {"fitness": match.fitness, "fifo": match.fifo}
+
+
+def predictive_of(settings: Settings, model: RunTimeModel | None = None) -> Predictive:
+    """The predictive policy as the settings want it. Raises UserError for a wrong weight."""
+    always = Weights.from_table(settings.weights)
+    off_peak = dict(settings.off_peak)
+    periods = []
+    if off_peak:
+        hours = {key: float(off_peak.pop(key)) for key in ("from_hour", "to_hour") if key in off_peak}
+        night = Weights.from_table(off_peak, always)
+        periods.append(
+            Period(
+                name="off-peak",
+                from_hour=hours.get("from_hour", 20.0),
+                to_hour=hours.get("to_hour", 8.0),
+                weights=night,
+            )
+        )
+    return Predictive(model, weights=always, periods=periods, shares=settings.shares, limits=settings.limits)
+
+
+class Matcher:
+    """Owned by the scheduler's thread. `fitness` and `fifo` learn nothing."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self.predictive = predictive_of(settings) if settings.policy == "predictive" else None
+        self._saved_at = self._clock()
+
+    def take_over(self, db: sa.Connection) -> None:
+        """This scheduler begins to lead: take up what the one before has learnt."""
+        if self.predictive is not None:
+            self.predictive = predictive_of(self._settings, RunTimeModel.restored(learnt.read_farm(db), {}))
+
+    def plan(
+        self, db: sa.Connection, groups: Sequence[Group], views: Sequence[NodeView], *, limit: int
+    ) -> tuple[Assignment, ...]:
+        """Which tasks start where now."""
+        policy = self.predictive
+        if policy is None:
+            return match.plan(groups, views, score=SCORES[self._settings.policy], limit=limit)
+        groups = self._with_history(db, policy.model, groups)
+        now = float(db.scalar(sa.select(db_now())) or 0.0)
+        local = time.localtime(now)
+        return policy.plan(groups, views, now=now, hour=local.tm_hour + local.tm_min / 60, limit=limit)
+
+    @staticmethod
+    def _with_history(db: sa.Connection, model: RunTimeModel, groups: Sequence[Group]) -> Sequence[Group]:
+        """Take up what was learnt of steps that are new here: of themselves, else of the same step before."""
+        new = [g.step_id for g in groups if g.demand.gpus <= 1 and str(g.step_id) not in model.steps]
+        if not new:
+            return groups
+        own = learnt.read_steps(db, new)
+        like = learnt.earlier(db, [step_id for step_id in new if str(step_id) not in own])
+        before = [step_id for step_id in set(like.values()) if str(step_id) not in model.steps]
+        for name, state in {**own, **learnt.read_steps(db, before)}.items():
+            model.restore_step(name, state)
+        return [replace(g, like=str(like[g.step_id])) if g.step_id in like else g for g in groups]
+
+    def decision(self, assignment: Assignment) -> Decision | None:
+        """Why the last plan made this assignment; None: the policy does not say."""
+        if self.predictive is None:
+            return None
+        return self.predictive.decision(assignment.step_id, assignment.node_id, assignment.device_id)
+
+    def learn(self, db: sa.Connection, attempt_ids: Collection[AttemptId]) -> None:
+        """From attempts that have ended; call it after the transaction that says so."""
+        policy = self.predictive
+        if policy is None or not attempt_ids:
+            return
+        runs = []
+        taught: Counter[tuple[int, str, str]] = Counter()
+        for ended in learnt.ended(db, attempt_ids):
+            model = policy.model_of(ended.node_id, ended.device_id)
+            place = (ended.step_id, ended.node_id, ended.device_id)
+            taught[place] += 1
+            if model is None or taught[place] > _RUNS_A_BATCH:
+                continue
+            runs.append(
+                Run(
+                    step=str(ended.step_id),
+                    model=model,
+                    node=ended.node_id,
+                    runtime_s=ended.runtime_s,
+                    load_s=ended.load_s,
+                    is_censored=not ended.is_complete,
+                    vram_peak_mib=ended.vram_peak_mib,
+                )
+            )
+        policy.learn(runs)
+
+    @property
+    def is_save_due(self) -> bool:
+        return self.predictive is not None and self._clock() - self._saved_at >= _SAVE_EVERY_S
+
+    def save(self, db: sa.Connection) -> None:
+        """Keep what changed since the last time: a crash costs a few seconds of learning, no more."""
+        if self.predictive is not None:
+            steps, farm = self.predictive.model.take_changes()
+            if farm is not None:
+                farm.prices, farm.bound_s = self.predictive.board.prices_now()
+            learnt.write(db, farm, steps)
+            self.predictive.prune(keep=_STEPS_KEPT)
+            self._saved_at = self._clock()

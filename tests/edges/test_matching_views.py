@@ -1,0 +1,115 @@
+"""What matching has learnt, through the API and on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from farm.control.matcher import Matcher
+from farm.http import examples
+from farm.model.ids import AttemptId, NodeId
+from farm.model.machines import Capabilities, Device, DeviceKind
+from farm.model.states import Outcome
+from farm.settings import load_settings
+from farm.store import dispatching, moves, nodes
+from farm.store.engine import open_engine, reading, writing
+from farm.wire.messages import Finished, Heartbeat
+from tests.edges.api import V1, Api, open_api
+from tests.edges.cli_farm import Cli, FakeFarm
+
+
+@pytest.fixture
+def engine(sqlite_url: str) -> Iterator[sa.Engine]:
+    opened = open_engine(sqlite_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def api(engine: sa.Engine, tmp_path: Path) -> Iterator[Api]:
+    with open_api(engine, tmp_path) as opened:
+        yield opened
+
+
+def _play(engine: sa.Engine, matcher: Matcher, seconds: float) -> None:
+    """Match once, run what was assigned, and let the matcher learn."""
+    with reading(engine) as db:
+        views = nodes.views(db, dispatching.uses(db))
+        plan = matcher.plan(db, dispatching.groups(db), views, limit=2)
+    for assignment in plan:
+        with writing(engine) as db:
+            moves.lock_jobs(db, {assignment.job_id})
+            claimed = dispatching.claim(db, assignment.step_id, assignment.node_id, assignment.count)
+            pairs = [(task, AttemptId(f"a-{task.task_id}")) for task in claimed]
+            dispatching.lease(
+                db,
+                pairs,
+                job_id=assignment.job_id,
+                step_id=assignment.step_id,
+                node_id=assignment.node_id,
+                device_id=assignment.device_id,
+                lease_s=30,
+                decision=matcher.decision(assignment),
+            )
+            ends = [Finished(attempt_id=a, outcome=Outcome.SUCCEEDED, runtime_s=seconds) for _, a in pairs]
+            dispatching.finished(db, assignment.node_id, ends)
+        with reading(engine) as db:
+            matcher.learn(db, [a for _, a in pairs])
+    with writing(engine) as db:
+        matcher.save(db)
+
+
+def test_profile_prices_and_reasons_are_told(engine: sa.Engine, api: Api) -> None:
+    cpu = Device(
+        id="cpu", kind=DeviceKind.CPU, model="EPYC", slots=2, fp32_tflops=1.0, memory_bandwidth_gbps=40.0
+    )
+    machine = Capabilities(cpus=8, memory_mib=16_000, devices=(cpu,))
+    with writing(engine) as db:
+        beat = Heartbeat(node_id=NodeId("blade"), session="s", boot_id="b", sequence=1, capabilities=machine)
+        nodes.heard(db, beat, rival_s=30)
+    job_id = api.submit(api.anna)
+    assert api.anna.get(f"{V1}/jobs/{job_id}/profile").json()["steps"][0]["runs"] == 0
+    matcher = Matcher(load_settings(environment={}))
+    _play(engine, matcher, 42.0)
+    (step,) = api.anna.get(f"{V1}/jobs/{job_id}/profile").json()["steps"]
+    assert step["runs"] == 2
+    assert step["times"][0]["model"] == "EPYC"
+    assert step["times"][0]["median_s"] == pytest.approx(42, rel=0.2)
+    assert step["times"][0]["upper_s"] > step["times"][0]["median_s"]
+    told = api.anna.get(f"{V1}/matching").json()
+    assert told["tasks"] == 2
+    assert told["spread"]["p99_s"] == 42
+    assert told["within_sd_s"] == 0
+    assert told["models"][0]["model"] == "EPYC"
+    assert told["models"][0]["slots"] * told["models"][0]["price"] == pytest.approx(1, rel=0.01)
+    attempts = api.anna.get(f"{V1}/jobs/{job_id}/attempts").json()["items"]
+    assert {attempt["decision"]["model"] for attempt in attempts} == {"EPYC"}
+    assert all(attempt["decision"]["upper_s"] > attempt["decision"]["predicted_s"] for attempt in attempts)
+
+
+def test_a_farm_that_has_done_nothing_says_so(api: Api) -> None:
+    told = api.anna.get(f"{V1}/matching").json()
+    assert (told["tasks"], told["spread"], told["models"]) == (0, None, [])
+    assert api.anna.get(f"{V1}/jobs/999/profile").status_code == 404
+
+
+def test_the_commands_print_what_the_api_tells(cli: Cli, farm: FakeFarm) -> None:
+    farm.answer("GET", "/matching", examples.shown(examples.MATCHING))
+    printed = cli.good("stats")
+    assert "95 of 100" in printed
+    assert "blade-3 takes 1.60 times as long" in cli("stats").err
+    printed = cli.good("capacity")
+    assert "RTX 4090" in printed
+    assert "2:47" in printed
+    job = examples.shown(examples.JOB_VIEW)
+    farm.answer("GET", f"/jobs/{job['job']['id']}", job)
+    farm.answer("GET", f"/jobs/{job['job']['id']}/profile", examples.shown(examples.PROFILE))
+    printed = cli.good("profile", str(job["job"]["id"]))
+    assert "62% arithmetic" in printed
+    assert "learnt from" in printed
+    page = {"items": [examples.shown(examples.ATTEMPT)], "next": None}
+    farm.answer("GET", f"/jobs/{job['job']['id']}/attempts", page)
+    assert "31 s predicted on NVIDIA GeForce RTX 4090" in cli.good("explain", str(job["job"]["id"]))
