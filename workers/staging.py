@@ -329,7 +329,13 @@ def _write_manifest(stage: Stage, files: Sequence[PublishedFile], fault: Fault) 
         "task": stage.task_id,
         "generation": stage.generation,
         "files": [
-            {"name": file.path, "size_bytes": file.size_bytes, "width": file.width, "height": file.height}
+            {
+                "name": file.path,
+                "size_bytes": file.size_bytes,
+                "inode": _inode(stage.directory / file.path),
+                "width": file.width,
+                "height": file.height,
+            }
             for file in files
         ],
     }
@@ -384,7 +390,7 @@ def _roll_forward(stage: Stage, manifest: dict[str, Any], may_replace: bool, fau
         if parent != stage.final:
             parent.mkdir(parents=True, exist_ok=True)
             parents |= {above for above in (parent, *parent.parents) if above.is_relative_to(stage.final)}
-        _publish_one(winner, stage.attempt_id, name, entry["size_bytes"], may_replace, fault)
+        _publish_one(winner, stage.attempt_id, entry, may_replace, fault)
     fault("sync directories")
     for parent in parents:
         _sync(parent)
@@ -404,13 +410,14 @@ def _roll_forward(stage: Stage, manifest: dict[str, Any], may_replace: bool, fau
 
 
 def _publish_one(
-    winner: Stage, mover: AttemptId, name: str, size_bytes: int, may_replace: bool, fault: Fault
+    winner: Stage, mover: AttemptId, entry: dict[str, Any], may_replace: bool, fault: Fault
 ) -> None:
+    name = entry["name"]
     staged, final = winner.directory / name, winner.final / name
     for _ in range(_MANY):
         here, there = _status(staged), _status(final)
         if here is None:
-            if there is not None and stat.S_ISREG(there.st_mode) and there.st_size == size_bytes:
+            if there is not None and stat.S_ISREG(there.st_mode) and _is_this(there, entry):
                 return  # published, and the winner's stage is gone
             if not winner.root.is_dir():
                 _tidied()
@@ -504,7 +511,21 @@ def _earlier_generations(stage: Stage) -> set[tuple[str, int]]:
 
 def _is_published(final: Path, manifest: dict[str, Any]) -> bool:
     statuses = ((entry, _status(final / entry["name"])) for entry in manifest["files"])
-    return all(status is not None and status.st_size == entry["size_bytes"] for entry, status in statuses)
+    return all(status is not None and _is_this(status, entry) for entry, status in statuses)
+
+
+def _is_this(status: os.stat_result, entry: dict[str, Any]) -> bool:
+    """Whether a file is the one that a manifest names, and not one of another generation that is as long.
+
+    Links and renames keep the inode. Manifests of older versions have none.
+    """
+    inode = entry.get("inode")
+    return status.st_size == entry["size_bytes"] and inode in (None, status.st_ino)
+
+
+def _inode(path: Path) -> int | None:
+    status = _status(path)
+    return None if status is None else status.st_ino
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:

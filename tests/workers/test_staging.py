@@ -310,6 +310,24 @@ def test_files_that_are_committed_and_not_published_outlive_the_removal_of_their
     assert not stage.directory.exists()
 
 
+def test_a_file_of_an_earlier_generation_is_not_taken_for_one_that_is_as_long(tmp_path: Path) -> None:
+    """Uncompressed images of one job all have the same size."""
+    first = open_stage(tmp_path)
+    staging.publish(first, fill(first, "old"))
+    second = open_stage(tmp_path, "a2", generation=2)
+
+    def die(step: str) -> None:
+        if step.startswith("publish "):
+            raise OSError(errno.EIO, "Input/output error")
+
+    refused(lambda: staging.publish(second, fill(second, "new"), may_replace=True, fault=die))
+    staging.discard(second)
+    adopted = staging.adopt(open_stage(tmp_path, "a3", generation=2), may_replace=True)
+    assert adopted is not None
+    assert adopted.by == "a2"
+    assert tree(tmp_path) == {"a.txt": "new"}
+
+
 def test_files_that_somebody_removed_are_told_and_a_new_generation_makes_them_anew(tmp_path: Path) -> None:
     stage = open_stage(tmp_path)
     staging.publish(stage, fill(stage, "x"))
