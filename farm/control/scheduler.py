@@ -93,7 +93,9 @@ def sort_messages(bodies: Iterable[bytes]) -> Heard:
         if isinstance(message, Reports):
             heard.reports.append(message)
         elif isinstance(message, Heartbeat):
-            heard.heartbeats[message.node_id] = message
+            known = heard.heartbeats.get(message.node_id)
+            if known is None or known.session != message.session or known.sequence < message.sequence:
+                heard.heartbeats[message.node_id] = message
         else:
             heard.telemetry.append(message)
     return heard
@@ -307,6 +309,8 @@ class Scheduler:
         if hearing.wants_hello:
             answers.append((beat.node_id, SayHello()))
             return
+        if hearing.is_old:
+            return
         dispatching.lock_jobs_of(db, beat.attempts)
         kept, stop = dispatching.renew(db, beat.node_id, beat.attempts, lease_s=settings.lease_s)
         unsent, gone = dispatching.unheard(
@@ -314,7 +318,7 @@ class Scheduler:
         )
         if unsent:
             outbox.owe_launch(db, beat.node_id, unsent)
-        if gone:
+        if gone and not hearing.is_first:
             dispatching.lock_jobs_of(db, gone)
             reason = f"{beat.node_id} says that it does not run it any more"
             lost = [Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in gone]

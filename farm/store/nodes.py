@@ -29,11 +29,16 @@ _MAX_WORD = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hearing:
-    """What became of a heartbeat. Neither: it was taken in."""
+    """What became of a heartbeat. Nothing set: it was taken in."""
 
     refused: str = ""
     wants_hello: bool = False
     """The farm has no capabilities of this session yet."""
+    is_old: bool = False
+    """A newer one of its session was heard before: what it says was true once."""
+    is_first: bool = False
+    """Of its session, as far as the farm knows; it was taken in. It may be an old one, of an agent that has
+    been restarted since: what it does not list may run all the same."""
 
 
 def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
@@ -54,7 +59,7 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
         if beat.capabilities is None:
             return Hearing(wants_hello=True)
         _insert(db, beat, now)
-        return Hearing()
+        return Hearing(is_first=True)
     is_new_session = row["session"] != beat.session
     if is_new_session:
         # On one machine the agent's lock file has shown that the old one is dead; on another it may live.
@@ -63,11 +68,15 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
             return Hearing(refused=text)
         if beat.capabilities is None:
             return Hearing(wants_hello=True)
+    elif beat.sequence <= row["sequence"]:
+        # Doubled, or it lay in the hands of a scheduler that was stopped.
+        return Hearing(is_old=True)
     state = NodeState.DRAINING if beat.is_draining or beat.fault else NodeState.ONLINE
     values: dict[str, object] = {
         "seen_at": now,
         "session": beat.session,
         "boot_id": beat.boot_id,
+        "sequence": beat.sequence,
         "state": str(state),
         "reason": "the agent is stopping" if beat.is_draining else beat.fault[:_MAX_WORD],
         "loads": [rows.to_json(load) for load in beat.loads],
@@ -83,7 +92,7 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     if any(load.fault or load.closed or load.complaint for load in beat.loads):
         before = () if is_new_session else [rows.from_json(DeviceLoad, load) for load in row["loads"]]
         _tell_of_devices(db, beat, before)
-    return Hearing()
+    return Hearing(is_first=is_new_session)
 
 
 def _tell_of_devices(db: sa.Connection, beat: Heartbeat, before: Sequence[DeviceLoad]) -> None:
@@ -129,6 +138,7 @@ def _insert(db: sa.Connection, beat: Heartbeat, now: float) -> None:
             state=str(NodeState.ONLINE),
             session=beat.session,
             boot_id=beat.boot_id,
+            sequence=beat.sequence,
             seen_at=now,
             enrolled_at=now,
             capabilities=rows.to_json(beat.capabilities),

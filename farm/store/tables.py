@@ -189,6 +189,8 @@ class NodeRow(SQLModel, table=True):
     reason: str = ""
     session: str
     boot_id: str
+    sequence: int = 0
+    """Of the newest heartbeat of the session: an older one says nothing more."""
     seen_at: float
     enrolled_at: float
     is_drained: bool = False

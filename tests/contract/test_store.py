@@ -126,6 +126,9 @@ def expire_all(engine: sa.Engine) -> None:
     check_counts(engine)
 
 
+_SEQUENCE = itertools.count(1)
+
+
 def enrol(engine: sa.Engine, name: str = "blade", **others: Any) -> nodes.Hearing:
     machine = Capabilities(devices=(Device(id="cpu", kind=DeviceKind.CPU, model="test", slots=2),))
     beat = Heartbeat(
@@ -133,7 +136,7 @@ def enrol(engine: sa.Engine, name: str = "blade", **others: Any) -> nodes.Hearin
             "node_id": NodeId(name),
             "session": "s1",
             "boot_id": "b1",
-            "sequence": 1,
+            "sequence": next(_SEQUENCE),
             "capabilities": machine,
             **others,
         }
@@ -652,7 +655,7 @@ def test_a_heartbeat_of_nonsense_is_refused_with_the_reason(engine: sa.Engine) -
 
 def test_nodes_enrol_fall_silent_and_come_back(engine: sa.Engine) -> None:
     assert enrol(engine, capabilities=None).wants_hello
-    assert enrol(engine) == nodes.Hearing()
+    assert enrol(engine) == nodes.Hearing(is_first=True)
     with reading(engine) as db:
         assert nodes.read_node(db, BLADE).state is NodeState.ONLINE
     for _ in range(2):
@@ -673,7 +676,20 @@ def test_nodes_enrol_fall_silent_and_come_back(engine: sa.Engine) -> None:
         EventKind.NODE_DRAINED,
     ]  # fmt: skip
     assert "alive elsewhere" in enrol(engine, session="s2", boot_id="b2").refused
-    assert enrol(engine, session="s2") == nodes.Hearing()
+    assert enrol(engine, session="s2") == nodes.Hearing(is_first=True)
+    assert enrol(engine, session="s2", capabilities=None) == nodes.Hearing()
+
+
+def test_an_old_heartbeat_says_nothing(engine: sa.Engine) -> None:
+    """It lay in the hands of a scheduler that was stopped, and came again when that one died."""
+    enrol(engine, sequence=98)
+    enrol(engine, sequence=100, is_draining=True)
+    for sequence in (99, 100):
+        assert enrol(engine, sequence=sequence).is_old
+    with reading(engine) as db:
+        assert nodes.read_node(db, BLADE).state is NodeState.DRAINING
+    assert enrol(engine, sequence=101) == nodes.Hearing()
+    assert enrol(engine, session="s2", sequence=1) == nodes.Hearing(is_first=True)
 
 
 # --- the leader ---------------------------------------------------------------------------------------

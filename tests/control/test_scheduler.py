@@ -225,3 +225,9 @@ def test_messages_are_sorted_and_of_heartbeats_only_the_newest_counts() -> None:
     assert heard.heartbeats[NODE].sequence == 2
     assert heard.is_nudged
     assert heard.unreadable == [b"nonsense"]
+
+
+def test_of_two_heartbeats_in_one_batch_the_later_one_counts_in_whatever_order() -> None:
+    beats = [Heartbeat(node_id=NODE, session="s", boot_id="b", sequence=n) for n in (7, 5, 6)]
+    heard = sort_messages([dump(beat) for beat in beats])
+    assert heard.heartbeats[NODE].sequence == 7
