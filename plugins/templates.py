@@ -33,8 +33,9 @@ def load(path: Path, embedded: Mapping[str, Path]) -> dict[str, Any]:
         with path.open(encoding="utf-8") as file:
             template = yaml.safe_load(file)
     for step in template["steps"]:
-        for item in step["script"].get("embeddedFiles", ()):
-            item["data"] = embedded[item["name"]].read_text(encoding="utf-8")
+        for script in (step["script"], *(each["script"] for each in step.get("stepEnvironments", ()))):
+            for item in script.get("embeddedFiles", ()):
+                item["data"] = embedded[item["name"]].read_text(encoding="utf-8")
     return template
 
 
@@ -93,12 +94,18 @@ def first_chunk(frames: Sequence[int], chunk_size: int) -> str:
 def first_command(submission: Submission, task: Mapping[str, str]) -> tuple[str, ...]:
     """What the first step's script runs for the task of these parameter values, as an argument list.
 
-    Embedded files are shown by their names. Raises UserError when a name is not known.
+    Where `plugins/keeper.py` keeps the renderer, that is the renderer's command with the task's arguments, as
+    if it were started for this task alone. Embedded files are shown by their names. Raises UserError when a
+    name is not known.
     """
-    script = submission.template["steps"][0]["script"]
+    step = submission.template["steps"][0]
+    script = step["script"]
+    environments = [each["script"] for each in step.get("stepEnvironments", ())]
     names = {"Session.WorkingDirectory": "."}
     names |= {f"Task.Param.{name}": value for name, value in task.items()}
     names |= {f"Task.File.{item['name']}": item["filename"] for item in script.get("embeddedFiles", ())}
+    for each in environments:
+        names |= {f"Env.File.{item['name']}": item["filename"] for item in each.get("embeddedFiles", ())}
     for definition in submission.template.get("parameterDefinitions", ()):
         value = submission.parameters.get(definition["name"], definition.get("default"))
         if value is not None:
@@ -108,7 +115,11 @@ def first_command(submission: Submission, task: Mapping[str, str]) -> tuple[str,
         return _EXPRESSION.sub(lambda match: _known(names, match.group(1)), text)
 
     action = script["actions"]["onRun"]
-    return tuple(resolve(text) for text in (action["command"], *action.get("args", ())))
+    words = [action["command"], *action.get("args", ())]
+    for each in environments:
+        entering = each["actions"]["onEnter"]["args"]
+        words = [*entering[entering.index("--") + 1 :], *words[words.index("--") + 1 :]]
+    return tuple(map(resolve, words))
 
 
 def _known(names: Mapping[str, str], name: str) -> str:

@@ -227,6 +227,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
                 "--probe", help="First find out on a GPU, with few samples, what the frames cost most."
             ),
         ] = False,
+        cold: Annotated[bool, typer.Option("--cold", help="Start the renderer anew for each task.")] = False,
         film: Annotated[
             str | None,
             typer.Option(
@@ -290,6 +291,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             is_reverse=reverse,
             is_preview_first=preview_first,
             is_probed=probe,
+            is_cold=cold,
             film=film,
             film_rate=film_rate,
             is_overwrite=overwrite,

@@ -57,6 +57,7 @@ class Wish:
     timeout: str | None = None
     is_preview_first: bool = False
     is_probed: bool = False
+    is_cold: bool = False
     film: str | None = None
     """File name of a film at the end; empty: named after the frames."""
     film_rate: str | None = None
@@ -142,6 +143,7 @@ def _options(
         cwd=cwd,
         is_preview_first=wish.is_preview_first,
         is_probed=wish.is_probed,
+        is_cold=wish.is_cold,
         film=wish.film,
         film_rate="24" if wish.film_rate is None else wish.film_rate,
     )

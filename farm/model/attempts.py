@@ -80,6 +80,8 @@ class Attempt:
     message: str = ""
     """What the renderer says it does now."""
     runtime_s: float | None = None
+    load_s: float | None = None
+    """Of `runtime_s`, until the first frame began: the renderer's start and the scene's loading."""
     peak_memory_mib: int | None = None
     cpu_s: float | None = None
     usage: DeviceUsage | None = None

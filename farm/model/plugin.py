@@ -67,6 +67,8 @@ class SubmitOptions:
     """Render the first, the middle and the last frame before the others."""
     is_probed: bool = False
     """Render one frame with few samples before all others, to learn what they cost most."""
+    is_cold: bool = False
+    """Start the renderer anew for each task, where it could go on with the next one."""
     film: str | None = None
     """A film of the frames at the end: its file name, beside them; empty: named after them."""
     film_rate: str = "24"

@@ -136,6 +136,7 @@ def attempt(row: Row) -> Attempt:
         progress=row["progress"],
         message=row["message"],
         runtime_s=row["runtime_s"],
+        load_s=row["load_s"],
         peak_memory_mib=row["peak_memory_mib"],
         cpu_s=row["cpu_s"],
         usage=_usage(row),

@@ -1,4 +1,7 @@
-"""Renders the frames of one task, inside Blender 3.4 to 5.0: with the standard library and bpy only.
+"""Renders the frames of a task, inside Blender 3.4 to 5.0: with the standard library and bpy only.
+
+Alone it does the one task of its arguments. Below `plugins/keeper.py` it does one task after the other, with
+the scene that Blender has loaded.
 
 A template carries this file as text, where double braces would be read as expressions: none may stand here.
 
@@ -9,9 +12,14 @@ goes on with the wrong scene or format, says nothing of missing textures, and ex
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import json
 import os
 import re
 import shutil
+import signal
+import socket
 import sys
 import time
 import traceback
@@ -24,6 +32,8 @@ PROBE_ENOUGH_S = 5.0
 """A probe that rendered for less is repeated with more samples: the GPU must be seen busy for seconds."""
 PROBE_LIMIT_S = 20.0
 EXIT_BROKEN = 70
+KEEPER = "RIDGELINE_KEEPER"
+"""The variable in which the keeper names its socket."""
 MAX_FRAME = 1048574
 FORMATS = {
     ".png": ("PNG",),
@@ -39,6 +49,8 @@ FORMATS = {
 }
 """Extension to the formats that write it; the first is taken when the scene is set to none of them."""
 
+_PR_SET_PDEATHSIG = 1
+_MOST_BYTES = 1 << 20
 _PIECE = re.compile(r"(-?[0-9]+)(?:-(-?[0-9]+)(?::([0-9]+))?)?\Z")
 
 
@@ -196,7 +208,9 @@ def report_progress() -> None:
             last[is_sample] = now
             say("stats", stats)
 
-    if bpy.app.version >= (5, 0, 0):
+    if bpy.app.version >= (5, 0, 0) and not any(
+        each.__name__ == on_stats.__name__ for each in bpy.app.handlers.render_stats
+    ):
         bpy.app.handlers.render_stats.append(on_stats)
 
 
@@ -307,23 +321,64 @@ def run(argv: Sequence[str]) -> None:
     render_frames(scene, frames, options.output_dir, options.output_pattern)
 
 
-def main() -> None:
-    """Ends the process at once: with a handler left, Blender 4.2 crashes in its clean-up and 4.5 hangs."""
-    code = 0
+def attempt(argv: Sequence[str]) -> int:
+    """Do one task; returns the exit status. What went wrong is said."""
     try:
-        run(sys.argv[sys.argv.index("--") + 1 :])
+        run(argv)
     except Refusal as refusal:
         say("refused" if refusal.is_final else "error", refusal)
-        code = EXIT_REFUSED
+        return EXIT_REFUSED
     except (Exception, SystemExit) as error:  # noqa: BLE001  the edge: nothing else would print the marker
         traceback.print_exc()
         say("error", f"{type(error).__name__}: {error}")
-        code = EXIT_BROKEN
+        return EXIT_BROKEN
+    return 0
+
+
+def flush() -> None:
+    """Python's buffers and those of the C library, so that no line reaches the next task."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).fflush(None)
+
+
+def serve(channel: socket.socket) -> None:
+    """One task after the other, each with its own output, until the keeper is gone."""
+    import bpy
+
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # however the keeper dies, so do we
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    null = os.open(os.devnull, os.O_WRONLY)
+    while True:
+        data, outputs, _flags, _address = socket.recv_fds(channel, _MOST_BYTES, 2)
+        while data and not data.endswith(b"\n"):
+            data += channel.recv(_MOST_BYTES)
+        if not data:
+            return
+        for number, output in enumerate(outputs, start=1):
+            os.dup2(output, number)
+            os.close(output)
+        status = attempt(json.loads(data)["arguments"])
+        watch = [os.path.abspath(path) for path in bpy.utils.blend_paths(absolute=True)]
+        flush()
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        channel.sendall(json.dumps(dict(status=status, watch=sorted(set(watch)))).encode() + b"\n")
+
+
+def main() -> None:
+    """Ends the process at once: with a handler left, Blender 4.2 crashes in its clean-up and 4.5 hangs."""
+    code = 0
+    keeper = os.getenv(KEEPER)
+    if keeper is None:
+        code = attempt(sys.argv[sys.argv.index("--") + 1 :])
+    else:
+        serve(socket.socket(fileno=int(keeper)))
     import bpy
 
     shutil.rmtree(bpy.app.tempdir, ignore_errors=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     os._exit(code)
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from farm.errors import UserError
 from farm.model.frames import canonical, parse_frames
 from farm.model.plugin import Parser, Plugin, Preview, SubmitOptions
 from farm.model.work import OutputSpec, Submission
-from plugins import templates
+from plugins import keeper, templates
 from plugins.blender import blendfile, bpy_runner
 from plugins.blender.driver import FORMATS, MAX_FRAME
 from plugins.blender.hints import hints
@@ -71,7 +72,7 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
         name=options.name or scene.stem,
         template=template,
         parameters=parameters | literals.values,
-        settings=options.settings,
+        settings=replace(options.settings, keep_sessions=not options.is_cold),
         outputs=(
             OutputSpec(
                 step="render",
@@ -187,12 +188,13 @@ def _arguments(arguments: tuple[str, ...]) -> tuple[list[str], list[str], str]:
 
 def _template(before: list[str], after: list[str]) -> dict[str, Any]:
     """`before` acts on the loaded scene; `after` stands first after `--`, so that ours win over it."""
-    template = templates.load(_HERE / "template.yaml", {"Driver": _HERE / "driver.py"})
-    action = template["steps"][0]["script"]["actions"]["onRun"]
+    keeping = Path(keeper.__file__)
+    embedded = {"Driver": _HERE / "driver.py", "Keeper": keeping, "Ask": keeping}
+    template = templates.load(_HERE / "template.yaml", embedded)
+    action = template["steps"][0]["stepEnvironments"][0]["script"]["actions"]["onEnter"]
     args = action["args"]
     loaded = args.index("{{Param.SceneFile}}") + 1
-    ours = args.index("--") + 1
-    action["args"] = [*args[:loaded], *before, *args[loaded:ours], *after, *args[ours:]]
+    action["args"] = [*args[:loaded], *before, *args[loaded:], *after]
     return template
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.bench.warm import bench_warm
 from tests.conftest import drop_postgres_database, new_postgres_database
 from tests.e2e.farm_under_test import FarmUnderTest
 from tests.e2e.services import add_vhost, remove_vhost
@@ -172,6 +173,7 @@ BENCHES: dict[str, Callable[[], None]] = {
     "dispatch": bench_dispatch,
     "latency": bench_latency,
     "idle": bench_idle,
+    "warm": bench_warm,
 }
 
 if __name__ == "__main__":

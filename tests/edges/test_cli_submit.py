@@ -100,6 +100,7 @@ def test_a_scene_becomes_a_submission(cli: Cli, farm: FakeFarm, scene: Path) -> 
         "reverse": True,
         "trust_scripts": True,
         "timeout_s": 5400.0,
+        "keep_sessions": False,
     }
     assert "job 12" in out
     assert f"{scene.parent}/out/shot_####.png" in out

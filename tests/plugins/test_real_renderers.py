@@ -57,7 +57,9 @@ def run_first_task(plugin: Plugin, made: Submission, directory: Path) -> Run:
     session.mkdir()
     staging.mkdir()
     embedded = {}
-    for item in made.template["steps"][0]["script"].get("embeddedFiles", ()):
+    step = made.template["steps"][0]
+    scripts = [step["script"], *(each["script"] for each in step.get("stepEnvironments", ()))]
+    for item in (item for script in scripts for item in script.get("embeddedFiles", ())):
         path = session / item["filename"]
         path.write_text(item["data"], encoding="utf-8")
         embedded[item["filename"]] = str(path)

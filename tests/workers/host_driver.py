@@ -14,10 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from farm.flow.submit import TaskSpace, plan_job
 from farm.model.ids import AttemptId, JobId, TaskId
 from farm.model.stalls import Evidence
 from farm.model.states import Outcome
-from farm.model.work import Isolation, OutputSpec
+from farm.model.work import Isolation, OutputSpec, Submission
 from farm.wire.messages import (
     Finished,
     FromHost,
@@ -140,6 +141,38 @@ def make_run(
         replace_existing=replace_existing,
     )
     return HostRun(script=script, order=order, environment=environment or {}, allowed_roots=allowed_roots)
+
+
+def runs_of(made: Submission, step: str = "render", *, name: str) -> list[HostRun]:
+    """What the farm's nodes would be given for each task of the step."""
+    plan = plan_job(made, uid=name)
+    space = TaskSpace(made.template, plan.parameters, made.outputs)
+    script = StepScript(
+        job_id=JobId(1),
+        job_uid=name,
+        job_name=name,
+        step=step,
+        kind=made.kind,
+        template=made.template,
+        parameters=plan.parameters,
+        output=next((output for output in made.outputs if output.step == step), None),
+        isolation=next(each for each in plan.steps if each.name == step).isolation,
+        keeps_sessions=made.settings.keep_sessions,
+    )
+    return [
+        HostRun(
+            script=script,
+            order=Order(
+                attempt_id=AttemptId(f"{name}-{step}-{index}"),
+                task_id=TaskId(index),
+                label=space.label(step, index),
+                parameters=space.parameters(step, index),
+                files=space.files(step, index),
+                frames=space.frames(step, index),
+            ),
+        )
+        for index in range(space.count(step))
+    ]
 
 
 @dataclass
