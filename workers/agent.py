@@ -23,7 +23,7 @@ import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from farm.wire.messages import (
     HeartbeatAnswer,
     HostCancel,
     HostEvidence,
+    HostKeep,
     HostOutput,
     HostReady,
     HostRendered,
@@ -51,6 +52,7 @@ from farm.wire.messages import (
     HostVerdict,
     Launch,
     LogChunk,
+    Order,
     Progress,
     ReportsAccepted,
     SayHello,
@@ -63,8 +65,8 @@ from workers import containment, lifecycle, staging
 from workers.celery_worker import CeleryWorker
 from workers.gauges import Gauges
 from workers.gpu.isolation import device_environment
-from workers.hosts import HostProcess
-from workers.journal import Journal
+from workers.hosts import ADDRESS_SUFFIX, AdoptedHost, Found, HostProcess, SessionHost, find_hosts
+from workers.journal import Entry, Journal
 from workers.lifecycle import Lifecycle, Rules, Stage
 from workers.processes import boot_id, boottime, descendants, kill_one, kill_tagged, start_time
 from workers.scribe import Accepted, OnHost, Received, Scribe
@@ -78,6 +80,8 @@ _LET_THROUGH = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "USE
 _BUSY_TICK_S = 0.25
 _EVIDENCE_OLD_S = 15.0
 """What a host has not said anew for so long is told no more: it may be stopped itself."""
+HOSTS = "hosts"
+"""Below the state directory: where session hosts listen for the next agent."""
 _REAP_S = 5.0
 _LAST_WORDS_S = 3.0
 """How long a stopping agent waits for the broker to take its last reports."""
@@ -87,7 +91,8 @@ UNUSED_GPU = (
     "memory was taken"
 )
 
-HostCommand = Callable[[], list[str]]
+HostCommand = Callable[[Path], list[str]]
+"""The argument list that starts a session host, given the socket where it may wait for the next agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +115,8 @@ def start_agent(
 ) -> AgentHandle:
     """Start this node's agent in threads of this process, and return at once.
 
-    host_command: the argument list that starts a session host; capabilities: instead of looking at the
-    machine (tests). Raises UserError when `settings.state_dir` cannot be used or another agent uses it.
+    capabilities: instead of looking at the machine (tests). Raises UserError when `settings.state_dir`
+    cannot be used or another agent uses it.
     """
     return AgentHandle(settings, host_command=host_command, capabilities=capabilities)
 
@@ -124,7 +129,7 @@ class AgentHandle:
     ) -> None:
         self._lock_file = _lock(settings.state_dir)
         self._supervisor = _Supervisor(
-            settings, host_command or (lambda: containment.host_command(sys.executable)), capabilities
+            settings, host_command or partial(_contained_host, sys.executable), capabilities
         )
         self._grace_s = settings.drain_grace_s
         self._kill_s = settings.kill_grace_s + lifecycle.KILL_MARGIN_S
@@ -151,6 +156,19 @@ class AgentHandle:
         is_over = self._supervisor.stop(timeout_s)
         self._lock_file.close()
         return is_over
+
+    def leave(self, timeout_s: float = 15.0) -> bool:
+        """End all threads and let renderers run on, for the agent that comes next. True when in time.
+
+        They wait for it as long as the farm does: see `Lifecycle.fence_at`.
+        """
+        is_over = self._supervisor.stop(timeout_s, leaves_hosts=True)
+        self._lock_file.close()
+        return is_over
+
+
+def _contained_host(python: str, address: Path) -> list[str]:
+    return containment.host_command(python, address=address)
 
 
 def _lock(state_dir: Path) -> IO[str]:
@@ -200,12 +218,16 @@ class _Supervisor:
         for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
         self._is_stopping = threading.Event()
+        self._leaves_hosts = False
         self._errands = _Errands()
-        self._hosts: dict[int, HostProcess] = {}
+        self._hosts: dict[int, SessionHost] = {}
+        self._addresses: dict[int, Path] = {}
+        self._found: list[Found] = []
+        """Hosts of an earlier agent that are to be adopted."""
+        self._adopted: set[AttemptId] = set()
         self._host_started: dict[int, float | None] = {}
         self._attempt_on: dict[int, AttemptId] = {}
         self._devices_of: dict[AttemptId, tuple[str, ...]] = {}
-        self._log_sequence: dict[AttemptId, int] = {}
         self._evidence: dict[AttemptId, tuple[Evidence, float]] = {}
         """What was last told of each running attempt, and when."""
         self._celery = CeleryWorker(
@@ -232,7 +254,8 @@ class _Supervisor:
         except (BlockingIOError, OSError):
             pass  # full: it is awake; closed: it has ended
 
-    def stop(self, timeout_s: float) -> bool:
+    def stop(self, timeout_s: float, *, leaves_hosts: bool = False) -> bool:
+        self._leaves_hosts = leaves_hosts
         self._is_stopping.set()
         self.post(lifecycle.Tick())
         self._thread.join(timeout_s)
@@ -273,6 +296,7 @@ class _Supervisor:
     def _main(self) -> None:
         try:
             self._parts = parts = self._set_up()
+            self._adopt(parts)
             self._celery.start()
             self._loop(parts)
             self._tear_down(parts)
@@ -280,7 +304,7 @@ class _Supervisor:
             _LOG.critical("the agent failed", exc_info=True)
             self._celery.ask_to_stop()  # what it took in now would reach nobody
             for host in self._hosts.values():
-                host.kill()
+                host.close()  # its renderer is the next agent's, or ends when none comes
         finally:
             self.idle.set()
 
@@ -290,7 +314,7 @@ class _Supervisor:
         spool = Spool(settings.state_dir / "spool")
         journal.load()
         spool.load()
-        self._bury_the_dead(journal, spool)
+        self._take_over(journal, spool)
         providers = machine.providers(settings)
         environment = renderer_environment(settings)
         capabilities = self._given_capabilities
@@ -319,6 +343,7 @@ class _Supervisor:
                 slots={device.id: device.slots for device in capabilities.devices},
                 heartbeat_s=settings.heartbeat_s,
                 fence_s=settings.fence_s,
+                lease_s=settings.lease_s,
                 kill_grace_s=settings.kill_grace_s,
             ),
             first_sequence=secrets.randbits(30),
@@ -358,24 +383,81 @@ class _Supervisor:
             telemetry=telemetry,
         )
 
-    def _bury_the_dead(self, journal: Journal, spool: Spool) -> None:
-        """End what an earlier agent left running, and report its attempts as lost."""
-        lost = [
-            attempt_id
-            for attempt_id, entry in journal.entries.items()
-            if not entry.has_ended and attempt_id not in spool.waiting
-        ]
+    def _take_over(self, journal: Journal, spool: Spool) -> None:
+        """Find what an earlier agent left: hosts that still run, ends that it was not told, and the lost."""
+        hosts = self._settings.state_dir.absolute() / HOSTS
+        hosts.mkdir(mode=0o700, exist_ok=True)
+        found, mute = find_hosts(hosts)
+        for pid in mute:
+            kill_one(pid, start_time(pid))
+        live = {a for a, e in journal.entries.items() if not e.has_ended and a not in spool.waiting}
+        ends = {end.attempt_id: end for host in found for end in host.holds.ended if end.attempt_id in live}
+        if ends:
+            spool.add(ends.values())
+            live -= ends.keys()
+        for host in found:
+            run = host.holds.run
+            if run is not None and run.order.attempt_id in live and self._is_the_one(journal, run, host):
+                self._found.append(host)
+                live.remove(run.order.attempt_id)
+                continue
+            if run is not None:
+                kill_one(host.pid, host.started)
+            host.connection.close()
+            host.address.unlink(missing_ok=True)
+        self._bury(journal, spool, live)
+
+    def _is_the_one(self, journal: Journal, run: HostRun, host: Found) -> bool:
+        """Whether the journal agrees that this process has the attempt (or was not told yet)."""
+        entry = journal.entries[run.order.attempt_id]
+        return entry.pid is None or (entry.pid, entry.started, entry.boot_id) == (
+            host.pid,
+            host.started,
+            self._boot_id,
+        )
+
+    def _bury(self, journal: Journal, spool: Spool, lost: Collection[AttemptId]) -> None:
+        """End what is left of these attempts, and report them as lost."""
+        is_here = False
         for attempt_id in lost:
             entry = journal.entries[attempt_id]
+            is_here |= entry.boot_id in ("", self._boot_id)
             if entry.pid is not None and entry.boot_id == self._boot_id:
                 kill_one(entry.pid, entry.started)
-        if lost and kill_tagged(lost):
+        if is_here and kill_tagged(lost):
             _LOG.error("a process of an earlier agent cannot be killed")
-        reason = f"the agent on {self._node_id} was restarted; its renderers died with it"
-        spool.add(Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in lost)
+
+        def why(entry: Entry) -> str:
+            if entry.boot_id not in ("", self._boot_id):
+                return f"{self._node_id} was rebooted"
+            if entry.pid is None:
+                return f"handed back by {self._node_id}: its agent was restarted before it began"
+            return f"the agent on {self._node_id} was restarted; its renderers died with it"
+
+        spool.add(
+            Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=why(journal.entries[a])) for a in lost
+        )
         journal.ended({*lost, *(a for a in spool.waiting if not _has_ended(journal, a))})
         if lost:
             _LOG.warning("%s of an earlier agent reported as lost", plural(len(lost), "attempt"))
+
+    def _adopt(self, parts: _Parts) -> None:
+        """Go on with the renderers that an earlier agent has started."""
+        for found in self._found:
+            run = found.holds.run
+            assert run is not None
+            host_id = parts.core.adopt(
+                script=run.script, order=run.order, until=found.holds.until, now=boottime()
+            )
+            host = AdoptedHost(host_id, found, self._selector, self._host_says, self._host_ended)
+            self._take_on(host, found.address, found.started)
+            self._give(host_id, run.order)
+            self._adopted.add(run.order.attempt_id)
+            self._host_says(host, Started(attempt_id=run.order.attempt_id))
+            host.listen()
+        if self._found:
+            _LOG.info("adopted %s that an earlier agent has started", plural(len(self._found), "renderer"))
+        self._found.clear()
 
     def _loop(self, parts: _Parts) -> None:
         core = parts.core
@@ -398,13 +480,19 @@ class _Supervisor:
         self._celery.ask_to_stop()
         parts.gauges.stop()
         parts.telemetry.stop()
+        self._keep_hosts(parts)
         for host in self._hosts.values():
-            host.close_input()
+            if not self._leaves_hosts or host.host_id not in self._attempt_on:
+                host.leave()
         for host in list(self._hosts.values()):
-            host.kill()
-            host.reap(_REAP_S)
+            if not self._leaves_hosts:
+                host.kill()
+                host.reap(_REAP_S)
             host.close()
-        kill_tagged(self._attempt_on.values())
+        if not self._leaves_hosts:
+            kill_tagged(self._attempt_on.values())
+            for address in self._addresses.values():
+                address.unlink(missing_ok=True)
         parts.scribe.stop(_LAST_WORDS_S)
         if not parts.sender.stop(_LAST_WORDS_S):
             _LOG.warning("the broker did not take the last reports; they are kept for the next start")
@@ -429,8 +517,6 @@ class _Supervisor:
     def _carry_out(self, parts: _Parts, instruction: lifecycle.Instruction) -> None:
         match instruction:
             case lifecycle.Report(item=item):
-                if isinstance(item, Finished):
-                    self._log_sequence.pop(item.attempt_id, None)
                 parts.scribe.write(item)
             case lifecycle.RunOnHost():
                 self._run(parts, instruction)
@@ -461,7 +547,7 @@ class _Supervisor:
                     self._hosts[host_id].kill()
             case lifecycle.RetireHost(host_id=host_id):
                 if host_id in self._hosts:
-                    self._hosts[host_id].close_input()
+                    self._hosts[host_id].leave()
             case lifecycle.Resend(attempt_id=attempt_id):
                 parts.sender.resend(attempt_id)
             case lifecycle.TakeWork(is_wanted=is_wanted):
@@ -469,7 +555,14 @@ class _Supervisor:
             case lifecycle.Say(text=text):
                 _LOG.warning("%s", clean(text, limit=500, one_line=True))
 
+    def _keep_hosts(self, parts: _Parts) -> None:
+        """Tell each running attempt's host how long it may go on should this agent die now."""
+        now = boottime()
+        for host_id, attempt_id in self._attempt_on.items():
+            self._hosts[host_id].send(HostKeep(until=parts.core.fence_at(attempt_id, now)))
+
     def _send_heartbeat(self, parts: _Parts, instruction: lifecycle.SendHeartbeat) -> None:
+        self._keep_hosts(parts)
         parts.sender.heartbeat(
             Heartbeat(
                 node_id=self._node_id,
@@ -499,10 +592,11 @@ class _Supervisor:
     # --- session hosts ---
 
     def _start_host(self, parts: _Parts, host_id: int) -> None:
+        address = self._settings.state_dir.absolute() / HOSTS / (uuid.uuid4().hex + ADDRESS_SUFFIX)
         try:
             host = HostProcess(
                 host_id,
-                self._host_command(),
+                self._host_command(address),
                 parts.environment,
                 self._settings.state_dir,
                 self._selector,
@@ -512,17 +606,23 @@ class _Supervisor:
         except OSError as error:
             self.post(lifecycle.HostDied(host_id=host_id, reason=str(error)))
             return
-        self._hosts[host_id] = host
-        self._host_started[host_id] = start_time(host.pid)
+        self._take_on(host, address, start_time(host.pid))
+
+    def _take_on(self, host: SessionHost, address: Path, started: float | None) -> None:
+        self._hosts[host.host_id] = host
+        self._addresses[host.host_id] = address
+        self._host_started[host.host_id] = started
+
+    def _give(self, host_id: int, order: Order) -> None:
+        self._attempt_on[host_id] = order.attempt_id
+        self._devices_of[order.attempt_id] = tuple(order.device_id.split(","))
 
     def _run(self, parts: _Parts, instruction: lifecycle.RunOnHost) -> None:
         host = self._hosts.get(instruction.host_id)
         if host is None:
             return  # its death is on the way
         order = instruction.order
-        self._attempt_on[host.host_id] = order.attempt_id
-        self._devices_of[order.attempt_id] = tuple(order.device_id.split(","))
-        self._log_sequence[order.attempt_id] = 0
+        self._give(host.host_id, order)
         parts.scribe.write(
             OnHost(
                 attempt_id=order.attempt_id,
@@ -538,19 +638,18 @@ class _Supervisor:
                 environment=device_environment(self._capabilities, order.device_id),
                 allowed_roots=tuple(str(root) for root in self._settings.allowed_roots),
                 asks_before_publishing=self._settings.gpu_use_check_s > 0 and order.device_id != "cpu",
+                until=parts.core.fence_at(order.attempt_id, boottime()),
             )
         )
 
-    def _host_says(self, host: HostProcess, message: Any) -> None:
+    def _host_says(self, host: SessionHost, message: Any) -> None:
         parts = self._parts
         if parts is None:
             return
         match message:
-            case HostOutput(text=text):
+            case HostOutput(text=text, sequence=sequence):
                 attempt_id = self._attempt_on.get(host.host_id)
                 if attempt_id is not None:
-                    sequence = self._log_sequence.get(attempt_id, 0)
-                    self._log_sequence[attempt_id] = sequence + 1
                     parts.sender.log(LogChunk(attempt_id=attempt_id, sequence=sequence, text=text))
             case Progress():
                 parts.sender.progress(message)
@@ -563,24 +662,27 @@ class _Supervisor:
                 self._handle(parts, lifecycle.HostStarted(host_id=host.host_id, attempt_id=attempt_id))
             case HostRendered(attempt_id=attempt_id):
                 unused_s = parts.telemetry.unused_s(attempt_id)
-                is_used = unused_s < self._settings.gpu_use_check_s
+                # What was used before this agent came is not known.
+                is_used = attempt_id in self._adopted or unused_s < self._settings.gpu_use_check_s
                 refusal = "" if is_used else UNUSED_GPU.format(seconds=unused_s)
                 host.send(HostVerdict(attempt_id=attempt_id, refusal=refusal))
             case Finished():
                 self._attempt_on.pop(host.host_id, None)
                 self._devices_of.pop(message.attempt_id, None)
                 self._evidence.pop(message.attempt_id, None)
+                self._adopted.discard(message.attempt_id)
                 usage, probe = parts.telemetry.end(message.attempt_id)
                 finished = replace(message, usage=usage, probe=probe)
                 self._handle(parts, lifecycle.HostFinished(host_id=host.host_id, finished=finished))
             case HostReady():
                 self._handle(parts, lifecycle.HostReady(host_id=host.host_id))
 
-    def _host_ended(self, host: HostProcess) -> None:
+    def _host_ended(self, host: SessionHost) -> None:
         """Its death counts only when nothing that it started is left; that is looked for elsewhere."""
         host_id = host.host_id
         del self._hosts[host_id]
         del self._host_started[host_id]
+        self._addresses.pop(host_id).unlink(missing_ok=True)
         attempt_id = self._attempt_on.pop(host_id, None)
         if attempt_id is not None:
             self._devices_of.pop(attempt_id, None)

@@ -40,30 +40,39 @@ class Containment(StrEnum):
     SUBREAPER = "subreaper"
 
 
-# `setpriv --pdeathsig` ends the outer process with the thread that started it, `--kill-child` ends process 1
+# `setpriv --pdeathsig` ends the outer process with the thread that started it (only where the host is not to
+# outlive its agent), `--kill-child` ends process 1
 # of the namespace with the outer process. Entering a user namespace raises capabilities and so clears the
 # death signal: it is set again inside. The capabilities are for the mount of /proc, and dropped after it.
 # Slave: a file system that is mounted while the host lives appears inside too (where mounts are shared).
+_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
 _NAMESPACE = (
     *("unshare", "--pid", "--fork", "--kill-child"),
     *("--mount-proc", "--propagation", "slave", "--"),
 )
-_PREFIXES = {
-    Containment.PID_NAMESPACE: ("setpriv", "--pdeathsig", "KILL", "--", *_NAMESPACE),
-    Containment.USER_NAMESPACE: (
-        *("unshare", "--user", "--map-current-user", "--keep-caps", "--"),
-        *("setpriv", "--pdeathsig", "KILL", "--", *_NAMESPACE),
-        *("setpriv", "--inh-caps=-all", "--ambient-caps=-all", "--"),
-    ),
-    Containment.SUBREAPER: (),
-}
+
+
+def _prefix(containment: Containment, *, ends_with_parent: bool) -> list[str]:
+    tie = _WITH_PARENT if ends_with_parent else ()
+    match containment:
+        case Containment.PID_NAMESPACE:
+            return [*tie, *_NAMESPACE]
+        case Containment.USER_NAMESPACE:
+            return [
+                *("unshare", "--user", "--map-current-user", "--keep-caps", "--"),
+                *tie,
+                *_NAMESPACE,
+                *("setpriv", "--inh-caps=-all", "--ambient-caps=-all", "--"),
+            ]
+        case Containment.SUBREAPER:
+            return []
 
 
 @functools.cache
 def probe() -> Containment:
     """The best containment that works here. Tries each once; the answer is kept for the process's life."""
     for containment in (Containment.PID_NAMESPACE, Containment.USER_NAMESPACE):
-        prefix = _PREFIXES[containment]
+        prefix = _prefix(containment, ends_with_parent=True)
         if shutil.which("setpriv") is None or shutil.which("unshare") is None:
             break
         if containment is Containment.PID_NAMESPACE and os.geteuid() != 0:
@@ -84,12 +93,16 @@ def probe() -> Containment:
     return Containment.SUBREAPER
 
 
-def host_command(python: str, containment: Containment | None = None) -> list[str]:
+def host_command(
+    python: str, containment: Containment | None = None, *, address: Path | None = None
+) -> list[str]:
     """The argument list that starts a session host, contained as well as this system can (see `probe`).
 
-    Start it from a thread that outlives it: the parent-death signal comes when that *thread* ends.
+    address: the socket where it waits for the next agent when this one is gone. Without one the host dies
+    with the *thread* that starts it: the parent-death signal comes when that ends.
     """
-    return [*_PREFIXES[containment or probe()], python, "-m", HOST_MODULE]
+    prefix = _prefix(containment or probe(), ends_with_parent=address is None)
+    return [*prefix, python, "-m", HOST_MODULE, *(() if address is None else (str(address),))]
 
 
 _is_alone = False

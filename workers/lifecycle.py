@@ -69,6 +69,8 @@ class Rules:
     heartbeat_s: float
     fence_s: float
     kill_grace_s: float
+    lease_s: float = 30.0
+    """After so long without this node the farm gives its attempts to others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,6 +414,43 @@ class Lifecycle:
             self.held[attempt_id] = Held(attempt_id=attempt_id, phase=Phase.ENDED, stage=stage)
         for attempt_id in forgotten:
             self._remember(attempt_id)
+
+    def adopt(self, *, script: StepScript, order: Order, until: float | None, now: float) -> int:
+        """Take over an attempt that runs on a host which an earlier session has started; returns its id.
+
+        until: what `fence_at` said to that host last.
+        """
+        host_id = self._next_host_id
+        self._next_host_id += 1
+        self._hosts[host_id] = _Host(
+            is_ready=True, attempt_id=order.attempt_id, job_uid=script.job_uid, started_at=now, idle_since=now
+        )
+        held = Held(
+            attempt_id=order.attempt_id,
+            phase=Phase.STARTING,
+            stage=stage_of(script),
+            script=script,
+            order=order,
+            renewed_at=now if until is None else min(now, until - self.rules.fence_s),
+            host_id=host_id,
+        )
+        if not held.is_exclusive:
+            held.renewed_at = now
+        self.held[order.attempt_id] = held
+        for device_id in held.device_ids:
+            self._busy[device_id] = self._busy.get(device_id, 0) + 1
+        return host_id
+
+    def fence_at(self, attempt_id: AttemptId, now: float) -> float:
+        """Until when the attempt may run on if this agent says nothing more from `now` on.
+
+        An exclusive one: as long as this agent would let it. A staged one can do no harm, and is of use until
+        the farm gives it to another node.
+        """
+        held = self.held.get(attempt_id)
+        if held is not None and held.is_exclusive:
+            return held.renewed_at + self.rules.fence_s
+        return now + self.rules.lease_s
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take the event in; returns what to do, in order."""

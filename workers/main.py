@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
+import threading
 from types import FrameType
+from typing import NoReturn
 
 from farm.errors import UserError
 from farm.model.machines import Capabilities, Device, DeviceKind
@@ -61,9 +64,10 @@ def run_worker(
     """Run until SIGTERM or SIGINT; returns the exit status.
 
     The first signal drains: no more work is taken, running attempts may finish for `drain_grace_s`, then
-    they are handed back. The second kills and hands back at once. 0: ended as asked; 1: the agent failed;
-    2: it could not start (such as: another agent uses the state directory), with the reason on standard
-    error. host_command and capabilities are as for `start_agent`.
+    they are handed back. The second kills and hands back at once. SIGUSR2 replaces this process by a new
+    start of the same program, an upgraded one perhaps, which goes on with what runs. 0: ended as asked;
+    1: the agent failed; 2: it could not start (such as: another agent uses the state directory), with the
+    reason on standard error. host_command and capabilities are as for `start_agent`.
     """
     try:
         agent = start_agent(settings, host_command=host_command, capabilities=capabilities)
@@ -78,8 +82,14 @@ def run_worker(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
+    is_to_be_replaced = threading.Event()
+    signal.signal(signal.SIGUSR2, lambda *_: is_to_be_replaced.set())
     has_drained = False
     while agent.is_alive and signals < 2:
+        if is_to_be_replaced.is_set() and signals == 0:
+            _LOG.info("this agent is replaced; what runs goes on")
+            agent.leave()
+            _replace_this_process()
         if signals == 1 and not has_drained:
             has_drained = True
             _LOG.info(
@@ -92,3 +102,10 @@ def run_worker(
     if not agent.is_alive:
         return 1
     return 0 if agent.stop() else 1
+
+
+def _replace_this_process() -> NoReturn:
+    """Start the program anew in this process: same arguments, same environment, same pid."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

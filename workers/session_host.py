@@ -1,8 +1,9 @@
 """One slot's session host: makes one attempt after the other, and leaves no process of any behind.
 
-Reads `HostRun` and `HostCancel` as JSON lines from its standard input, and writes `HostReady`, `Started`,
-`HostOutput`, `Progress` and `Finished` to its standard output. When the input ends, the agent is gone: the
-host kills everything below it and exits at once. Started by `containment.host_command`.
+Takes `HostRun` and `HostCancel` from its agent, and answers with `HostReady`, `Started`, `HostOutput`,
+`Progress` and `Finished`: over its standard input and output with the agent that started it, over its socket
+with the one that comes after a crash (`workers/agent_link.py`). Started by `containment.host_command`.
+Without a socket it kills everything below it and exits when its input ends.
 """
 
 from __future__ import annotations
@@ -14,16 +15,12 @@ import json
 import logging
 import os
 import resource
-import select
 import shlex
 import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -35,22 +32,17 @@ from farm.model.states import Outcome
 from farm.model.work import Isolation
 from farm.wire.messages import (
     Finished,
-    HostCancel,
     HostEvidence,
     HostOutput,
     HostReady,
     HostRendered,
     HostRun,
-    HostVerdict,
     Progress,
     Started,
     StepScript,
-    ToHost,
-    UnknownMessage,
-    dump,
-    load,
 )
 from workers import containment, plain, staging
+from workers.agent_link import AgentLink
 from workers.command import run_command
 from workers.endings import Ending, Verdict, judge, one_line
 from workers.evidence import FileWatch, Sampler
@@ -61,11 +53,6 @@ from workers.verify import Unfit, check_files
 if TYPE_CHECKING:
     from workers.session import StepSession
 
-_log = logging.getLogger(__name__)
-
-_CHUNK = 1 << 16
-"""Bytes. Small enough for the allocator to use the same memory again."""
-_MOST_LINE_BYTES = 64 * 1024 * 1024
 _UMASK = 0o022
 _ROOT_PREFIX = "ridgeline-host-"
 _CLOCK_SLACK_S = 2.0
@@ -76,107 +63,6 @@ _STALE_S = 60.0
 _DIE_LIMIT_S = 5.0
 SESSION_IDLE_S = 60.0
 """A session that is kept for the next task holds memory: so long at most, when none comes."""
-
-
-class Channel:
-    """Messages to the agent. May be used from any thread."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lock = threading.Lock()
-        self._held_back = b""
-
-    def hold_back(self, message: Any) -> None:
-        """Send it with the next message, or with `flush`: one that nobody waits for yet."""
-        with self._lock:
-            self._held_back += dump(message) + b"\n"
-
-    def flush(self) -> None:
-        """Send what was held back."""
-        if self._held_back:
-            self._write(b"")
-
-    def send(self, message: Any) -> None:
-        self._write(dump(message) + b"\n")
-
-    def _write(self, line: bytes) -> None:
-        with self._lock:
-            data = memoryview(self._held_back + line)
-            self._held_back = b""
-            try:
-                while data:
-                    data = data[os.write(self._descriptor, data) :]
-            except OSError:
-                pass  # the agent is gone: the end of our input says so too, and is acted upon
-
-
-class Inbox:
-    """Messages from the agent, and what they ask of the running attempt."""
-
-    def __init__(self, descriptor: int, when_gone: Callable[[], NoReturn]) -> None:
-        """when_gone: called when the agent is gone."""
-        self.descriptor = descriptor
-        self.stop: tuple[Outcome, str] | None = None
-        self._verdict: HostVerdict | None = None
-        self.takes_output = False
-        """With `stop`: accept its files if they are whole."""
-        self._when_gone = when_gone
-        self._partial = b""
-        self._waiting: deque[HostRun | HostCancel] = deque()
-
-    def receive(self) -> None:
-        """Wait for something and read it. Does not return when the agent is gone."""
-        data = os.read(self.descriptor, _CHUNK)
-        if not data or len(self._partial) > _MOST_LINE_BYTES:
-            self._when_gone()
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in lines:
-            try:
-                message = load(ToHost, line)
-            except UnknownMessage as error:
-                _log.error("%s", error)
-                continue
-            if isinstance(message, HostVerdict):
-                self._verdict = message
-            elif isinstance(message, HostCancel) and not self._waiting:
-                self._take(message)
-            else:
-                self._waiting.append(message)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether the agent says something within this time."""
-        if self._waiting:
-            return True
-        poller = select.poll()
-        poller.register(self.descriptor, select.POLLIN)
-        return bool(poller.poll(timeout_s * 1000))
-
-    def verdict_on(self, attempt_id: AttemptId) -> str:
-        """Wait for what the agent says of a rendered attempt: why it has failed, or nothing."""
-        while self._verdict is None or self._verdict.attempt_id != attempt_id:
-            if self.stop is not None:
-                return ""  # the caller looks at that by itself
-            self.receive()
-        return self._verdict.refusal
-
-    def next_run(self) -> HostRun:
-        """Wait for the next attempt. A cancel that comes before it was meant for one that has ended."""
-        while True:
-            while not self._waiting:
-                self.receive()
-            message = self._waiting.popleft()
-            if isinstance(message, HostRun):
-                break
-        self.stop = None
-        while self._waiting and isinstance(cancel := self._waiting[0], HostCancel):
-            self._waiting.popleft()
-            self._take(cancel)
-        return message
-
-    def _take(self, cancel: HostCancel) -> None:
-        """The first wish counts."""
-        if self.stop is None:
-            self.stop, self.takes_output = (cancel.outcome, cancel.reason), cancel.takes_output
 
 
 class Attempt:
@@ -235,8 +121,8 @@ class Attempt:
         stuck = containment.kill_leftovers(limit_s=0, spare=self._host.spared)
         if stuck:
             return Verdict(outcome=Outcome.NODE_FAULT, reason=stuck)
-        if self._host.inbox.stop is not None:
-            outcome, reason = self._host.inbox.stop
+        if self._host.link.stop is not None:
+            outcome, reason = self._host.link.stop
             return Verdict(outcome=outcome, reason=reason)
         if self._script.output is not None and self._script.isolation is Isolation.STAGED:
             adopted = self._open_stage(self._script.output.directory_parameter)
@@ -252,7 +138,7 @@ class Attempt:
             verdict = replace(verdict, outcome=Outcome.LICENCE)
         if verdict.outcome is Outcome.SUCCEEDED:
             return self._accept(output)
-        if ending.stop is not None and self._host.inbox.takes_output:
+        if ending.stop is not None and self._host.link.takes_output:
             return self._accept_unfinished(output, ending.stop)
         is_own_fault = verdict.outcome is Outcome.JOB_ERROR and not verdict.is_final
         if is_own_fault and self._stage is not None and staging.is_full(self._stage.final):
@@ -261,10 +147,10 @@ class Attempt:
         return verdict
 
     def _ask_the_agent(self, verdict: Verdict) -> Verdict:
-        self._host.channel.send(HostRendered(attempt_id=self._order.attempt_id))
-        refusal = self._host.inbox.verdict_on(self._order.attempt_id)
-        if self._host.inbox.stop is not None:
-            outcome, reason = self._host.inbox.stop
+        self._host.link.send(HostRendered(attempt_id=self._order.attempt_id))
+        refusal = self._host.link.verdict_on(self._order.attempt_id)
+        if self._host.link.stop is not None:
+            outcome, reason = self._host.link.stop
             return Verdict(outcome=outcome, reason=reason)
         return Verdict(outcome=Outcome.JOB_ERROR, reason=refusal) if refusal else verdict
 
@@ -317,8 +203,8 @@ class Attempt:
             plain.fill(action, self._parameters, order.parameters, directory) if action is not None else None
         )
         self._output = output = Output(
-            send_text=lambda text: self._host.channel.send(HostOutput(text=text)),
-            send_progress=lambda fraction, message: self._host.channel.send(
+            send_text=lambda text: self._host.link.send(HostOutput(text=text)),
+            send_progress=lambda fraction, message: self._host.link.send(
                 Progress(attempt_id=order.attempt_id, fraction=fraction, message=message)
             ),
             parser=parser_for(script.kind, order.frames),
@@ -328,7 +214,7 @@ class Attempt:
         sampler = Sampler(
             attempt_id=order.attempt_id,
             readings=output.readings,
-            tell=lambda evidence: self._host.channel.send(HostEvidence(evidence=evidence)),
+            tell=lambda evidence: self._host.link.send(HostEvidence(evidence=evidence)),
             files=FileWatch(self._expected()),
         )
         try:
@@ -361,12 +247,12 @@ class Attempt:
                 environment=self._host.environment | added,
                 directory=directory,
                 output=output,
-                control=self._host.inbox,
+                control=self._host.link,
                 sampler=sampler,
                 timeout_s=min(limits, default=None),
-                when_lasting=self._host.channel.flush,
+                when_lasting=self._host.link.flush,
             )
-        self._host.channel.flush()
+        self._host.link.flush()
         from workers import session  # half a second, and plain steps do without
 
         kept = self._host.session or session.StepSession(
@@ -383,7 +269,7 @@ class Attempt:
             ),
             environment={TAG: order.attempt_id},
             output=output,
-            control=self._host.inbox,
+            control=self._host.link,
             sampler=sampler,
             keeps=_may_keep(script),
         )
@@ -447,10 +333,9 @@ class Attempt:
 class Host:
     """The process: what stays between attempts."""
 
-    def __init__(self, inbox: Inbox, channel: Channel, environment: dict[str, str], root: Path) -> None:
+    def __init__(self, link: AgentLink, environment: dict[str, str], root: Path) -> None:
         """environment: for renderers, scrubbed by the agent. root: this process's own directory."""
-        self.inbox = inbox
-        self.channel = channel
+        self.link = link
         self.environment = environment
         self.session: StepSession | None = None
         """Open after the last task, for the next one of its step."""
@@ -464,19 +349,19 @@ class Host:
 
     def serve(self) -> NoReturn:
         """Make attempts until the agent is gone."""
-        self.channel.send(HostReady())
+        self.link.send(HostReady())
         while True:
-            if self.session is not None and not self.inbox.wait(SESSION_IDLE_S):
+            if self.session is not None and not self.link.wait(SESSION_IDLE_S):
                 self._close_session()
-            run = self.inbox.next_run()
+            run = self.link.next_run()
             if self.session is not None and self._session_of != _session_key(run):
                 self._close_session()
             started = Started(attempt_id=run.order.attempt_id)
             if run.script.output is None:
-                self.channel.hold_back(started)  # it may have ended before anybody has read that
+                self.link.hold_back(started)  # it may have ended before anybody has read that
             else:
-                self.channel.send(started)
-            self.channel.send(Attempt(run, self).make())
+                self.link.send(started)
+            self.link.send(Attempt(run, self).make())
 
     @property
     def spared(self) -> frozenset[int]:
@@ -490,7 +375,7 @@ class Host:
     def _close_session(self) -> None:
         session, self.session, self._session_of = self.session, None, ()
         if session is not None:
-            session.close(self.inbox)
+            session.close(self.link)
             containment.kill_leftovers()
             self.leave_directory(session.directory)
 
@@ -593,11 +478,14 @@ def _lock(directory: Path) -> int:
     return descriptor
 
 
-def _private_streams() -> int:
-    """Keep the way to the agent for ourselves: what a library prints goes to standard error."""
-    agent = os.dup(1)
+def _private_streams() -> tuple[int, int]:
+    """Keep the way from and to the agent for ourselves: what a library prints goes to standard error."""
+    incoming, outgoing = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     os.dup2(2, 1)
-    return agent
+    return incoming, outgoing
 
 
 def _ignore(_signal: int, _frame: FrameType | None) -> None:
@@ -605,9 +493,9 @@ def _ignore(_signal: int, _frame: FrameType | None) -> None:
 
 
 def main() -> NoReturn:
-    """Entry point of `python -m workers.session_host`."""
+    """Entry point of `python -m workers.session_host [SOCKET]`."""
     containment.become_init()
-    agent = _private_streams()
+    incoming, outgoing = _private_streams()
     logging.basicConfig(level=logging.WARNING, format="session host: %(message)s", stream=sys.stderr)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _ignore)
@@ -623,7 +511,8 @@ def main() -> NoReturn:
     # The agent has scrubbed it: the one thing of the environment that is read here is all of it.
     environment = dict(os.environ)  # noqa: TID251
     gc.freeze()
-    Host(Inbox(0, die), Channel(agent), environment, root).serve()
+    address = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    Host(AgentLink(incoming, outgoing, address=address, when_gone=die), environment, root).serve()
 
 
 if __name__ == "__main__":

@@ -239,7 +239,7 @@ class Telemetry:
 FromNode = Annotated[Heartbeat | Reports | Telemetry, Field(discriminator="kind")]
 
 
-# --- agent <-> session host (JSON lines over pipes) -----------------------------------------------------
+# --- agent <-> session host (JSON lines over pipes, or the host's socket) -------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +254,25 @@ class HostRun:
     """Output directories must lie below one of these; empty: anywhere."""
     asks_before_publishing: bool = False
     """Send `HostRendered` when the processes have ended well, and heed the `HostVerdict`."""
+    until: float | None = None
+    """As in HostKeep."""
     kind: Literal["run"] = "run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostKeep:
+    """Agent to host: the running attempt may go on until then without another word from an agent."""
+
+    until: float
+    """Seconds of CLOCK_BOOTTIME, which both read on the same machine."""
+    kind: Literal["keep"] = "keep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLeave:
+    """Agent to host: go, and leave nothing behind."""
+
+    kind: Literal["leave"] = "leave"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +316,8 @@ class HostOutput:
     """Host to agent: decoded, capped output text of the running attempt."""
 
     text: str
+    sequence: int = 0
+    """Counts from 0 in each attempt."""
     kind: Literal["output"] = "output"
 
 
@@ -309,9 +329,25 @@ class HostEvidence:
     kind: Literal["evidence"] = "evidence"
 
 
-ToHost = Annotated[HostRun | HostCancel | HostVerdict, Field(discriminator="kind")]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostHolds:
+    """Host to the agent that has just connected to it: what another agent had it do.
+
+    After it come the running attempt's output, from the first line, and its newest progress.
+    """
+
+    run: HostRun | None = None
+    """The attempt that runs."""
+    until: float | None = None
+    """As last said by HostKeep."""
+    ended: tuple[Finished, ...] = ()
+    """The last ends, oldest first."""
+    kind: Literal["holds"] = "holds"
+
+
+ToHost = Annotated[HostRun | HostCancel | HostVerdict | HostKeep | HostLeave, Field(discriminator="kind")]
 FromHost = Annotated[
-    HostReady | Started | HostOutput | HostEvidence | Progress | HostRendered | Finished,
+    HostReady | Started | HostOutput | HostEvidence | Progress | HostRendered | Finished | HostHolds,
     Field(discriminator="kind"),
 ]
 

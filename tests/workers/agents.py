@@ -18,7 +18,8 @@ MACHINE = Capabilities(
 FAKE_HOST = str(Path(__file__).with_name("fake_host.py"))
 
 
-def fake_host_command(kind: containment.Containment | None = None) -> list[str]:
+def fake_host_command(_address: Path, kind: containment.Containment | None = None) -> list[str]:
+    """It does not listen there: such a host ends with its agent."""
     *prefix, _, _ = containment.host_command(sys.executable, kind)
     return [*prefix, FAKE_HOST]
 

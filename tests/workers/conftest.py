@@ -6,12 +6,14 @@ import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import missing
-
-RABBITMQ = ("127.0.0.1", 5672)
+from tests.workers.agent_processes import PORT, RABBITMQ, Agents, url
+from tests.workers.fake_farm import FakeFarm
 
 
 def _control(*arguments: str) -> None:
@@ -35,3 +37,20 @@ def rabbitmq_vhost() -> Iterator[str]:
         missing("RabbitMQ", error)
     yield name
     _control("delete_vhost", name)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def agents(tmp_path: Path, stack: ExitStack, rabbitmq_vhost: str) -> Agents:
+    (tmp_path / "state").mkdir()
+    return stack.enter_context(closing(Agents(rabbitmq_vhost, tmp_path / "state")))
+
+
+@pytest.fixture
+def fake_farm(agents: Agents, stack: ExitStack) -> FakeFarm:
+    return stack.enter_context(closing(FakeFarm(url(agents.vhost, PORT), agents.node_id)))

@@ -55,7 +55,7 @@ def run(message: HostRun) -> None:
     if do == "talk":
         say(Progress(attempt_id=attempt_id, fraction=0.5, message="half"))
         say(HostOutput(text="one\n"))
-        say(HostOutput(text="two\n"))
+        say(HostOutput(text="two\n", sequence=1))
     elif do == "show environment":
         say(
             HostOutput(

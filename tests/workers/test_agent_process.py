@@ -2,84 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import uuid
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from farm.model.states import Outcome
-from tests.workers.conftest import RABBITMQ
+from tests.workers.agent_processes import RABBITMQ, Agents
 from tests.workers.fake_farm import FakeFarm, launch, new_ids
 from tests.workers.tcp_proxy import TcpProxy
 from workers.containment import Containment
 from workers.processes import tagged
 
 pytestmark = pytest.mark.services
-ROOT = Path(__file__).parents[2]
-_, PORT = RABBITMQ
-
-
-def url(vhost: str, port: int) -> str:
-    return f"amqp://guest:guest@127.0.0.1:{port}/{vhost}"
-
-
-class Agents:
-    """Starts agents of one node, and ends those that still run."""
-
-    def __init__(self, vhost: str, state_dir: Path) -> None:
-        self.vhost = vhost
-        self.state_dir = state_dir
-        self.node_id = f"t-{uuid.uuid4().hex[:8]}"
-        self.log = state_dir.parent / f"{self.node_id}.log"
-        self._started: list[subprocess.Popen[bytes]] = []
-
-    def start(self, *arguments: str, port: int = PORT, **others: object) -> subprocess.Popen[bytes]:
-        values = {
-            "state_dir": self.state_dir,
-            "node_name": self.node_id,
-            "broker_url": url(self.vhost, port),
-            "heartbeat_s": 0.2,
-            "kill_grace_s": 0.2,
-            **others,
-        }
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("FARM_")}
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.workers.agent_program", *arguments],
-                cwd=ROOT,
-                env=kept | {f"FARM_{name.upper()}": str(value) for name, value in values.items()},
-                stderr=log,
-            )
-        self._started.append(process)
-        return process
-
-    def close(self) -> None:
-        for process in self._started:
-            process.kill()
-            process.wait()
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def agents(tmp_path: Path, stack: ExitStack, rabbitmq_vhost: str) -> Agents:
-    (tmp_path / "state").mkdir()
-    return stack.enter_context(closing(Agents(rabbitmq_vhost, tmp_path / "state")))
-
-
-@pytest.fixture
-def fake_farm(agents: Agents, stack: ExitStack) -> FakeFarm:
-    return stack.enter_context(closing(FakeFarm(url(agents.vhost, PORT), agents.node_id)))
 
 
 def test_a_killed_agent_leaves_no_renderer_and_its_successor_reports_the_loss(

@@ -1,0 +1,53 @@
+"""Agents as processes of their own, on RabbitMQ."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+RABBITMQ = ("127.0.0.1", 5672)
+_, PORT = RABBITMQ
+ROOT = Path(__file__).parents[2]
+
+
+def url(vhost: str, port: int) -> str:
+    return f"amqp://guest:guest@127.0.0.1:{port}/{vhost}"
+
+
+class Agents:
+    """Starts agents of one node, and ends those that still run."""
+
+    def __init__(self, vhost: str, state_dir: Path) -> None:
+        self.vhost = vhost
+        self.state_dir = state_dir
+        self.node_id = f"t-{uuid.uuid4().hex[:8]}"
+        self.log = state_dir.parent / f"{self.node_id}.log"
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str, port: int = PORT, **others: object) -> subprocess.Popen[bytes]:
+        values = {
+            "state_dir": self.state_dir,
+            "node_name": self.node_id,
+            "broker_url": url(self.vhost, port),
+            "heartbeat_s": 0.2,
+            "kill_grace_s": 0.2,
+            **others,
+        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FARM_")}
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.workers.agent_program", *arguments],
+                cwd=ROOT,
+                env=kept | {f"FARM_{name.upper()}": str(value) for name, value in values.items()},
+                stderr=log,
+            )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
