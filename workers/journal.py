@@ -1,8 +1,8 @@
 """What this node was asked to do, kept across crashes of its agent (`state_dir/journal`, JSON lines).
 
 It answers two questions after a restart: was this attempt ever received here (then a doubled launch message
-starts nothing), and which attempts had no end when the agent died (their renderers died with it, by
-containment; they are reported as lost at once, instead of waiting for their leases to run out).
+starts nothing), and which attempts had no end when the agent died. Those whose session host lives on are
+taken over; the others are reported as lost at once, instead of waiting for their leases to run out.
 
 Lines are written before an attempt starts, but not fsynced. A crash of the agent loses none, because the
 kernel has them. After a power cut the last ones may be missing: then the machine's boot id has changed, no

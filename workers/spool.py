@@ -2,7 +2,7 @@
 
 An end is written before it is sent, is sent again until the farm says that it has stored it, and only then
 dropped: neither a broker that forgets, nor a crash of the agent or the farm, loses one. Starts are not
-spooled; after a crash of the agent nothing that had started runs any more.
+spooled: an agent that takes a running attempt over tells its start again.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from workers.processes import boot_id, tagged
 
 services = pytest.mark.services
 BEST = probe()
+ALL = [pytest.param(held, marks=[] if held is BEST else pytest.mark.faults) for held in _available()]
 SHORT = {"heartbeat_s": 0.2, "fence_s": 1.0, "kill_grace_s": 0.2, "lease_s": 1.6}
 """Seconds: nobody waits longer for the next agent."""
 
@@ -44,7 +45,7 @@ def order(
 
 
 @services
-@pytest.mark.parametrize("held", _available())
+@pytest.mark.parametrize("held", ALL)
 def test_a_renderer_goes_on_when_its_agent_is_killed_and_started_again(
     held: Containment, agents: Agents, fake_farm: FakeFarm, tmp_path: Path
 ) -> None:
@@ -95,7 +96,7 @@ def test_an_end_while_no_agent_is_there_is_told_by_the_next_one(
 
 
 @services
-@pytest.mark.parametrize("held", _available())
+@pytest.mark.parametrize("held", ALL)
 def test_without_a_next_agent_the_host_ends_its_renderer_and_goes(
     held: Containment, agents: Agents, fake_farm: FakeFarm, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def test_an_exclusive_renderer_ends_within_the_fence_when_its_agent_hangs(
 
 
 @services
+@pytest.mark.faults
 def test_sigusr2_replaces_the_agent_in_place_under_running_renderers(
     agents: Agents, fake_farm: FakeFarm, tmp_path: Path
 ) -> None:

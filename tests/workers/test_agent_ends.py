@@ -37,7 +37,7 @@ def test_an_exclusive_attempt_that_the_farm_does_not_answer_for_is_fenced(tmp_pa
         assert end.outcome is Outcome.NODE_LOST
         assert end.reason == f"handed back by {settings.node_name}: the agent is stopping"
         assert not tagged([left])
-        assert farm.heartbeats[-1].is_draining
+        farm.until(lambda: farm.heartbeats[-1].is_draining, "a draining heartbeat")
     finally:
         handle.stop()
         farm.close()
