@@ -143,6 +143,12 @@ def become_reaper() -> None:
 def descendants() -> list[int]:
     """Every process that the host answers for, itself excepted."""
     if _is_alone:
+        try:
+            os.kill(-1, 0)  # asks whether there is any, for a tenth of what looking through /proc costs
+        except ProcessLookupError:
+            return []
+        except PermissionError:
+            pass
         ours = ("1", str(os.getpid()))
         return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name not in ours]
     found = []

@@ -225,7 +225,7 @@ class Sampler:
     """Threads that wait, and since when."""
     _blocked_on: str = ""
     _swap_mib: int = 0
-    _has_swap: bool = field(default_factory=_has_swap)
+    _has_swap: bool | None = None
     _collected_ticks: int = field(default_factory=lambda: _collected_ticks())
 
     def __post_init__(self) -> None:
@@ -279,6 +279,8 @@ class Sampler:
         idle_s = now - max(self._cpu_at, self._io_at)
         is_stopped = idle_s > 0 and any(p.state == "T" for p in processes)
         self._stopped_at = (self._stopped_at or now) if is_stopped else None
+        if self._has_swap is None:
+            self._has_swap = _has_swap()
         if self._has_swap:
             self._look_at_swap(processes, (seen.faults - before.faults) / passed_s, now)
         self._look_at_waits(processes, now)
