@@ -19,9 +19,10 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from farm.errors import UserError
+from farm.model.limits import Limit, read_limit
 
 CONFIG_PLACES = (Path("farm.toml"), Path("~/.config/ridgeline/farm.toml"), Path("/etc/ridgeline/farm.toml"))
-_TABLES = frozenset({"attributes", "amounts", "weights", "off_peak", "shares", "limits"})
+_TABLES = frozenset({"attributes", "amounts", "weights", "off_peak", "shares", "limits", "max_running_of"})
 _NOT_SETTINGS = frozenset({"FARM_CONFIG", "FARM_ATTEMPT_ID"})
 
 
@@ -73,8 +74,12 @@ class Settings(BaseSettings):
     """Other weights from `from_hour` (20) to `to_hour` (8), local time of the scheduler."""
     shares: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Of the farm, by user; 1 for everybody else."""
-    limits: dict[str, Annotated[int, Field(ge=0)]] = {}
-    """Of the whole farm, such as licences: how many tasks that ask for `amount.limit.NAME` run at once."""
+    limits: dict[str, Any] = {}
+    """Of the whole farm, such as licences: `arnold = 10`, or `arnold = { amount = 10, per = "node" }`."""
+    max_running_per_user: int | None = Field(default=None, ge=0)
+    """Tasks of one user that run at once; None: no limit."""
+    max_running_of: dict[str, Annotated[int, Field(ge=0)]] = {}
+    """The same for single users, by name, instead of `max_running_per_user`."""
     leader_ttl_s: float = Field(default=10.0, gt=0)
     lease_s: float = Field(default=30.0, gt=0)
     """A node silent for this long loses its attempts."""
@@ -120,6 +125,13 @@ class Settings(BaseSettings):
             return tuple(path.expanduser() for path in value)
         return value.expanduser() if value is not None else None
 
+    @field_validator("limits", mode="after")
+    @classmethod
+    def _check_limits(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, declared in value.items():
+            read_limit(name, declared)
+        return value
+
     @model_validator(mode="after")
     def _node_ends_first(self) -> Settings:
         """A node must have ended an exclusive attempt itself before the farm takes it for lost."""
@@ -146,6 +158,12 @@ class Settings(BaseSettings):
     @property
     def database(self) -> str:
         return self.database_url or f"sqlite:///{self.state_dir / 'farm.db'}"
+
+    @property
+    def declared_limits(self) -> dict[str, Limit]:
+        """Those that `limits` names."""
+        found = [read_limit(name, value) for name, value in self.limits.items()]
+        return {limit.name: limit for limit in found}
 
     @property
     def is_embedded(self) -> bool:

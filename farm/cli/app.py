@@ -53,6 +53,7 @@ JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's number.")
 JobNames = Annotated[list[str], typer.Argument(metavar="JOB...", help="Numbers of jobs.")]
 NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of nodes.")]
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
+LimitName = Annotated[str, typer.Argument(metavar="NAME", help="The limit's name, such as arnold.")]
 Frames = Annotated[
     str | None, typer.Option("--frames", "-f", metavar="RANGE", help="Only these frames, such as 1-100x2.")
 ]
@@ -205,6 +206,14 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             int | None,
             typer.Option(metavar="N", help="Stop the job when more frames failed; 100 when left out."),
         ] = None,
+        limit: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--limit",
+                metavar="NAME[=N]",
+                help="Each frame takes 1 (or N) of this limit of the farm, such as a licence. Repeatable.",
+            ),
+        ] = None,
         depends_on: Annotated[
             list[str] | None, typer.Option(metavar="JOB", help="Wait until this job is done. Repeatable.")
         ] = None,
@@ -285,6 +294,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             retries=retries,
             max_running=max_running,
             max_failed=max_failed,
+            limits=tuple(limit or ()),
             depends_on=tuple(depends_on or ()),
             chunk_size=chunk_size,
             profile=profile,
@@ -947,6 +957,52 @@ def _add_administration(app: typer.Typer, programs: Programs, connect: Connect) 
             show.data({"version": __version__, "python": platform.python_version()})
         else:
             print(f"Ridgeline {__version__}, Python {platform.python_version()}")
+
+    limits = typer.Typer(
+        help="List the farm's limits, such as licences; set and remove them.",
+        invoke_without_command=True,
+        rich_markup_mode=None,
+    )
+    app.add_typer(
+        limits,
+        name="limits",
+        epilog=examples("farm limits", "farm limits set arnold 10", "farm limits --json"),
+    )
+
+    @limits.callback()
+    def list_limits(ctx: typer.Context, json: Json = False) -> None:
+        if ctx.invoked_subcommand is None:
+            from farm.cli import limits as limiting
+
+            limiting.listed(connect(), is_json=json)
+
+    @limits.command(
+        "set", epilog=examples("farm limits set arnold 10", "farm limits set houdini 4 --per node")
+    )
+    def set_limit(
+        name: LimitName,
+        amount: Annotated[int, typer.Argument(metavar="N", min=0, help="How much of it there is.")],
+        per: Annotated[
+            Literal["task", "node", "job"],
+            typer.Option(help="What takes of it: each task, each node, or each job that has tasks running."),
+        ] = "task",
+        json: Json = False,
+    ) -> None:
+        """Make a limit, or change it.
+
+        Frames submitted with --limit NAME wait until there is enough of it; none fails for it. Set below what
+        is in use, nothing is stopped, and nothing more starts.
+        """
+        from farm.cli import limits as limiting
+
+        limiting.put(connect(), name=name, amount=amount, per=per, is_json=json)
+
+    @limits.command("remove", epilog=examples("farm limits remove arnold"))
+    def remove_limit(name: LimitName) -> None:
+        """Remove a limit: frames that ask for it wait for it no longer."""
+        from farm.cli import limits as limiting
+
+        limiting.remove(connect(), name)
 
     token = typer.Typer(
         help="Make and revoke the tokens that let people in.", no_args_is_help=True, rich_markup_mode=None

@@ -15,7 +15,7 @@ from farm.cli.bundle import SUFFIXES, Bundle, bundle_submission, read_bundle, re
 from farm.cli.plugins import COMMAND, load_plugins, plugin_for
 from farm.cli.show import shown
 from farm.errors import UserError
-from farm.flow.submit import TaskSpace, plan_job
+from farm.flow.submit import TaskSpace, plan_job, read_limit_needs
 from farm.model.frames import describe, expand_pattern, has_frame, parse_frames
 from farm.model.ids import JobId
 from farm.model.plugin import Plugin, Preview, SubmitOptions
@@ -48,6 +48,8 @@ class Wish:
     retries: int | None = None
     max_running: int | None = None
     max_failed: int | None = None
+    limits: tuple[str, ...] = ()
+    """`NAME` or `NAME=N` each."""
     depends_on: tuple[str, ...] = ()
     chunk_size: int | None = None
     profile: str | None = None
@@ -158,6 +160,7 @@ def _settings(wish: Wish) -> dict[str, Any]:
         "max_retries": wish.retries,
         "max_running": wish.max_running,
         "max_failed_tasks": wish.max_failed,
+        "limits": read_limit_needs(wish.limits, what="--limit") or None,
         "tag": None if wish.profile is None else Tag(wish.profile),
         "timeout_s": None if wish.timeout is None else _seconds(wish.timeout),
         "depends_on": tuple(JobId(_job_number(text)) for text in wish.depends_on) or None,

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any, Final
@@ -22,6 +22,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from farm import __version__
+from farm.control import sharing
 from farm.control.spaces import Spaces
 from farm.control.views import (
     AuditView,
@@ -30,6 +31,9 @@ from farm.control.views import (
     FoundLine,
     JobChange,
     JobView,
+    LimitHolder,
+    LimitRequest,
+    LimitView,
     LogPiece,
     LogView,
     MatchingView,
@@ -53,6 +57,7 @@ from farm.errors import Forbidden, NotFound, Rejected, UserError
 from farm.flow import match
 from farm.flow.choose import check_step, tasks_of_frames
 from farm.flow.grep import matching_lines
+from farm.flow.limits import Ledger, unknown_limits
 from farm.flow.predict import RunTimeModel
 from farm.flow.stats import eta_s, spread, within
 from farm.flow.submit import JobPlan, plan_job
@@ -60,6 +65,7 @@ from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
 from farm.model.frames import parse_frames
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
+from farm.model.limits import MAX_LIMIT, Limit, check_limit_name, limits_needed
 from farm.model.machines import Node, NodeView
 from farm.model.states import (
     ENDED_JOBS,
@@ -72,7 +78,7 @@ from farm.model.states import (
 )
 from farm.model.work import Job, Step, Submission, Tag, Task
 from farm.settings import Settings
-from farm.store import audit, dispatching, events, jobs, leader, learnt, logs, nodes, rows, tokens
+from farm.store import audit, dispatching, events, jobs, leader, learnt, limits, logs, nodes, rows, tokens
 from farm.store.engine import db_now, reading, writing
 from farm.store.tokens import TokenOwner
 from farm.text import clean, duration, plural
@@ -204,6 +210,7 @@ class Desk:
         """
         submission = _with_user(submission, by)
         plan = self._plan(submission)
+        self._check_limits(plan)
         if key is not None:
             _check_word("the idempotency key", key)
             key = f"{by.user}:{key}"  # one's keys are one's own: nobody can meet, or probe for, another's
@@ -223,6 +230,7 @@ class Desk:
         """What `submit` would make of it. Raises as it does."""
         submission = _with_user(submission, by)
         plan = self._plan(submission)
+        self._check_limits(plan)
         with reading(self._engine) as db:
             for needed in submission.settings.depends_on:
                 jobs.read_job(db, needed)
@@ -254,6 +262,68 @@ class Desk:
                 "or several jobs"
             )
         return plan
+
+    def _check_limits(self, plan: JobPlan) -> None:
+        """A misspelt limit must not silently hold nobody up. Raises UserError."""
+        amounts = [step.demand.amounts for step in plan.steps if step.demand.amounts]
+        if not any(map(limits_needed, amounts)):
+            return
+        with reading(self._engine) as db:
+            known = self._settings.declared_limits | limits.read(db)
+        unknown = unknown_limits(amounts, known)
+        if unknown:
+            raise UserError(limits.no_limit(unknown[0], known))
+
+    # --- limits ---------------------------------------------------------------------------------------
+
+    def list_limits(self) -> Page[LimitView]:
+        """Every limit, what is left of it, and who holds the rest."""
+        with reading(self._engine) as db:
+            ledger = limits.ledger(db)
+            waiting = limits.waiting(db)
+        return Page(items=tuple(_limit_view(limit, ledger, waiting) for limit in ledger.limits.values()))
+
+    def set_limit(self, name: str, request: LimitRequest, by: Caller) -> LimitView:
+        """Make a limit, or change it. Raises Forbidden, UserError, Rejected."""
+        _check_admin(by, "set limits")
+        name = check_limit_name(name)
+        if not 0 <= request.amount <= MAX_LIMIT:
+            raise UserError(f"the amount is {request.amount}; it must be 0 to {MAX_LIMIT:,}")
+        with writing(self._engine) as db:
+            before = limits.read(db).get(name)
+            self._check_not_from_settings(name, before)
+            limits.put(db, Limit(name=name, amount=request.amount, per=request.per))
+            _audit(
+                db,
+                by,
+                f"limit {name}",
+                before=None if before is None else {"amount": before.amount, "per": before.per},
+                after={"amount": request.amount, "per": request.per},
+            )
+            ledger = limits.ledger(db)
+            view = _limit_view(ledger.limits[name], ledger, limits.waiting(db))
+        self._wake()
+        return view
+
+    def remove_limit(self, name: str, by: Caller) -> None:
+        """What asked for it is not held up by it any more. Raises Forbidden, NotFound, Rejected."""
+        _check_admin(by, "remove limits")
+        name = check_limit_name(name)
+        with writing(self._engine) as db:
+            before = limits.read(db).get(name)
+            self._check_not_from_settings(name, before)
+            limits.remove(db, name)
+            assert before is not None
+            told = {"amount": before.amount, "per": before.per}
+            _audit(db, by, f"limit {name}", before=told, status=204)
+        self._wake()
+
+    def _check_not_from_settings(self, name: str, known: Limit | None) -> None:
+        if known is not None and known.is_from_settings:
+            raise Rejected(
+                f"limit {name} is named in the scheduler's settings: change `limits` there, "
+                "and restart the scheduler"
+            )
 
     def list_jobs(
         self,
@@ -551,14 +621,14 @@ class Desk:
         """Every reason why tasks of the job do not run. Raises NotFound."""
         with reading(self._engine) as db:
             job = jobs.read_job(db, job_id)
-            return WhyView(lines=tuple(_why_job(db, job, _Matching(db))))
+            return WhyView(lines=tuple(_why_job(db, job, _Matching(db, self._settings))))
 
     def why_task(self, task_id: TaskId) -> WhyView:
         """Why this task does not run, or what it does. Raises NotFound."""
         with reading(self._engine) as db:
             task = jobs.read_task(db, task_id)
             job = jobs.read_job(db, task.job_id)
-            return WhyView(lines=tuple(_why_task(db, job, task)))
+            return WhyView(lines=tuple(_why_task(db, job, task, _Matching(db, self._settings))))
 
     # --- farm, nodes, events --------------------------------------------------------------------------
 
@@ -629,7 +699,7 @@ class Desk:
 
     def _views(self, found: Sequence[Job]) -> list[JobView]:
         with reading(self._engine) as db:
-            matching = _Matching(db)
+            matching = _Matching(db, self._settings)
             return [
                 _job_view(job, self._runtimes_s(db, job), waiting=_waiting(db, job, matching))
                 for job in found
@@ -669,8 +739,10 @@ class _Runtimes:
 class _Matching:
     """What matching looks at, read once and only when a job needs it."""
 
-    def __init__(self, db: sa.Connection) -> None:
+    def __init__(self, db: sa.Connection, settings: Settings) -> None:
         self._db = db
+        self._settings = settings
+        self._sharing: sharing.Sharing | None = None
         self._nodes: list[NodeView] | None = None
         self._groups: dict[int, list[match.Group]] | None = None
 
@@ -687,6 +759,13 @@ class _Matching:
                 self._groups.setdefault(group.job_id, []).append(group)
         return self._groups.get(job_id, [])
 
+    @property
+    def sharing(self) -> sharing.Sharing:
+        if self._sharing is None:
+            everything = [group for groups in (self._groups or {}).values() for group in groups]
+            self._sharing = sharing.read(self._db, self._settings, everything)
+        return self._sharing
+
 
 def _job_view(job: Job, runtimes_s: Sequence[float], *, waiting: str) -> JobView:
     counts = job.counts
@@ -700,6 +779,21 @@ def _job_view(job: Job, runtimes_s: Sequence[float], *, waiting: str) -> JobView
         eta_s=None if has_ended else eta_s(counts.total - counts.ended, runtimes_s, counts.live),
         spread=spread(runtimes_s),
         waiting=waiting,
+    )
+
+
+def _limit_view(limit: Limit, ledger: Ledger, waiting: Mapping[str, int]) -> LimitView:
+    return LimitView(
+        name=limit.name,
+        amount=limit.amount,
+        per=limit.per,
+        used=ledger.used(limit.name),
+        free=ledger.free(limit.name),
+        waiting=waiting.get(limit.name, 0),
+        is_from_settings=limit.is_from_settings,
+        holders=tuple(
+            LimitHolder(job_id=job_id, tasks=tasks) for job_id, tasks in ledger.holders(limit.name)[:100]
+        ),
     )
 
 
@@ -735,10 +829,12 @@ def _why_job(db: sa.Connection, job: Job, matching: _Matching) -> Iterable[WhyLi
             )
     for group in matching.groups(job.id):
         step = next(step for step in job.steps if step.id == group.step_id)
-        yield from _why_group(db, step, group, matching.nodes)
+        yield from _why_group(db, step, group, matching)
     for step in job.steps:
         if step.counts.waiting and job.state is JobState.ACTIVE:
             yield _waits_for_steps(job, step)
+        if step.counts.ready:
+            yield from _waits_for_licence(db, step)
     if job.state is JobState.ACTIVE and not counts.ready and not counts.waiting and not counts.held:
         yield WhyLine(step="", text=f"nothing waits: {plural(counts.live, 'task')} on nodes")
 
@@ -759,14 +855,23 @@ def _needed_jobs(db: sa.Connection, job: Job) -> Iterable[WhyLine]:
         )
 
 
-def _why_group(
-    db: sa.Connection, step: Step, group: match.Group, known: Sequence[NodeView]
-) -> Iterable[WhyLine]:
+def _waits_for_licence(db: sa.Connection, step: Step) -> Iterable[WhyLine]:
+    wait_s = dispatching.licence_wait_s(db, step.id)
+    if wait_s > 0:
+        yield WhyLine(
+            step=step.name,
+            text=f"tries again in {duration(wait_s)}, or when one of its tasks is done: its renderers found "
+            "no licence; no retry is spent. With `farm limits` the farm counts licences itself",
+        )
+
+
+def _why_group(db: sa.Connection, step: Step, group: match.Group, matching: _Matching) -> Iterable[WhyLine]:
     due_s = dispatching.next_due_s(db, step.id)
     if due_s > 0:
         yield WhyLine(step=step.name, text=f"tries again in {duration(due_s)} after failures")
         return
-    for cause in match.why(group, known):
+    shared = matching.sharing.causes(group) if group.ready > 0 else ()
+    for cause in match.why(group, matching.nodes, shared=shared):
         yield WhyLine(
             step=step.name,
             text=cause.text,
@@ -786,7 +891,7 @@ def _waits_for_steps(job: Job, step: Step) -> WhyLine:
     return WhyLine(step=step.name, text=f"waits for step {told}" if told else "opens with the next match")
 
 
-def _why_task(db: sa.Connection, job: Job, task: Task) -> Iterable[WhyLine]:
+def _why_task(db: sa.Connection, job: Job, task: Task, matching: _Matching) -> Iterable[WhyLine]:
     def line(text: str, *, is_momentary: bool = True) -> WhyLine:
         return WhyLine(step=task.step, text=text, is_momentary=is_momentary)
 
@@ -801,7 +906,6 @@ def _why_task(db: sa.Connection, job: Job, task: Task) -> Iterable[WhyLine]:
     if task.state in (TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING):
         yield line(f"{task.state} on {task.node_id}")
         return
-    matching = _Matching(db)
     if task.state is TaskState.WAITING or job.state is not JobState.ACTIVE:
         yield from (why for why in _why_job(db, job, matching) if why.step in ("", task.step))
         return
@@ -813,9 +917,10 @@ def _why_task(db: sa.Connection, job: Job, task: Task) -> Iterable[WhyLine]:
     if delay.avoids is not None:
         yield line(f"failed on {delay.avoids}: other nodes may try first, for a minute")
     step = next(step for step in job.steps if step.id == task.step_id)
+    yield from _waits_for_licence(db, step)
     for group in matching.groups(job.id):
         if group.step_id == step.id:
-            yield from _why_group(db, step, group, matching.nodes)
+            yield from _why_group(db, step, group, matching)
 
 
 # --- small things ----------------------------------------------------------------------------------------

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
 
+from farm.control import sharing
 from farm.flow import match
 from farm.flow.match import Assignment, Group
 from farm.flow.predict import Run, RunTimeModel
@@ -44,7 +45,7 @@ def predictive_of(settings: Settings, model: RunTimeModel | None = None) -> Pred
                 weights=night,
             )
         )
-    return Predictive(model, weights=always, periods=periods, shares=settings.shares, limits=settings.limits)
+    return Predictive(model, weights=always, periods=periods, shares=settings.shares)
 
 
 class Matcher:
@@ -64,14 +65,30 @@ class Matcher:
     def plan(
         self, db: sa.Connection, groups: Sequence[Group], views: Sequence[NodeView], *, limit: int
     ) -> tuple[Assignment, ...]:
-        """Which tasks start where now."""
+        """Which tasks start where now, short ones that queue behind others among them."""
+        shared = sharing.read(db, self._settings, groups).counted(groups, views)
+        groups = shared.groups
+        plan = self._plan(db, groups, views, limit=limit, free=shared.free)
+        return plan + match.queue_ahead(groups, views, plan, limit=limit)
+
+    def _plan(
+        self,
+        db: sa.Connection,
+        groups: Sequence[Group],
+        views: Sequence[NodeView],
+        *,
+        limit: int,
+        free: Mapping[str, int],
+    ) -> tuple[Assignment, ...]:
         policy = self.predictive
         if policy is None:
-            return match.plan(groups, views, score=SCORES[self._settings.policy], limit=limit)
+            score = SCORES[self._settings.policy]
+            return match.plan(groups, views, score=score, limit=limit, free=free)
         groups = self._with_history(db, policy.model, groups)
         now = float(db.scalar(sa.select(db_now())) or 0.0)
         local = time.localtime(now)
-        return policy.plan(groups, views, now=now, hour=local.tm_hour + local.tm_min / 60, limit=limit)
+        hour = local.tm_hour + local.tm_min / 60
+        return policy.plan(groups, views, now=now, hour=hour, limit=limit, free=free)
 
     @staticmethod
     def _with_history(db: sa.Connection, model: RunTimeModel, groups: Sequence[Group]) -> Sequence[Group]:

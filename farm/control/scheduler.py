@@ -26,12 +26,13 @@ from farm.broker.queues import farm_queues
 from farm.control.matcher import Matcher
 from farm.control.spaces import Spaces
 from farm.errors import NotLeader, Unavailable
-from farm.flow import match
+from farm.flow.limits import Ledger
 from farm.model.ids import AttemptId, JobId, NodeId, StepId
+from farm.model.limits import limits_needed
 from farm.model.states import Outcome
 from farm.model.work import Isolation
 from farm.settings import Settings
-from farm.store import dispatching, jobs, logs, moves, nodes, outbox
+from farm.store import dispatching, jobs, limits, logs, moves, nodes, outbox
 from farm.store.engine import reading
 from farm.store.leader import Lead, acquire, leading, resign
 from farm.wire import queues as names
@@ -183,6 +184,8 @@ class Scheduler:
             _LOG.info("leading: %s, epoch %d", lead.holder, lead.epoch)
             with reading(self._engine) as db:
                 self._matcher.take_over(db)
+            with leading(self._engine, lead) as db:
+                limits.follow_settings(db, self._settings.declared_limits)
             self._settled_since = now
             self._may_wait = False
         self._lead, self._renewed_at = lead, now
@@ -351,24 +354,30 @@ class Scheduler:
                 return 0
             views = nodes.views(db, dispatching.uses(db))
             plan = self._matcher.plan(db, groups, views, limit=self._settings.batch)
-        plan += match.queue_ahead(groups, views, plan, limit=self._settings.batch)
         if not plan:
             return 0
         assigned = 0
+        needs = {g.step_id: limits_needed(g.demand.amounts) for g in groups if g.demand.amounts}
         with self._leading() as db:
             self._take_out_sent(db)
             moves.lock_jobs(db, {a.job_id for a in plan})
+            # Counted again where nobody else can start attempts: a limit may have been lowered meanwhile.
+            ledger = limits.ledger(db) if any(needs.get(a.step_id) for a in plan) else Ledger({})
             for assignment in plan:
-                claimed = dispatching.claim(db, assignment.step_id, assignment.node_id, assignment.count)
+                job_id, node_id = assignment.job_id, assignment.node_id
+                needed = needs.get(assignment.step_id, ())
+                count = ledger.how_many(needed, job_id=job_id, node_id=node_id, wanted=assignment.count)
+                claimed = dispatching.claim(db, assignment.step_id, node_id, count) if count else []
                 if not claimed:
                     continue
+                ledger.take(needed, job_id=job_id, node_id=node_id, tasks=len(claimed))
                 assigned += len(claimed)
                 dispatching.lease(
                     db,
                     [(task, AttemptId(self._new_id())) for task in claimed],
-                    job_id=assignment.job_id,
+                    job_id=job_id,
                     step_id=assignment.step_id,
-                    node_id=assignment.node_id,
+                    node_id=node_id,
                     device_id=assignment.device_id,
                     lease_s=self._settings.lease_s,
                     decision=self._matcher.decision(assignment),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from farm.flow.stats import Spread
-from farm.model.ids import AttemptId, NodeId, TaskId
+from farm.model.ids import AttemptId, JobId, NodeId, TaskId
+from farm.model.limits import LimitScope
 from farm.model.machines import Demand
 from farm.model.states import TaskState
 from farm.model.work import Counts, Isolation, Job, Profile, Tag
@@ -152,6 +153,31 @@ class PlanView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitHolder:
+    job_id: JobId
+    tasks: int
+    """That run, and hold of the limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitView:
+    """A count that the whole farm shares, such as licences."""
+
+    name: str
+    amount: int
+    per: LimitScope
+    """What takes of it: each task, each node that runs such tasks, or each job."""
+    used: int
+    free: int
+    waiting: int
+    """Ready tasks that need it."""
+    is_from_settings: bool
+    """The scheduler's settings name it: they say what it is."""
+    holders: tuple[LimitHolder, ...] = ()
+    """Those with most tasks first, at most 100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhyLine:
     """One cause for waiting."""
 
@@ -273,6 +299,13 @@ class TaskChoice:
 class RetryChoice(TaskChoice):
     states: tuple[TaskState, ...] = (TaskState.FAILED, TaskState.CANCELLED)
     """"done" renders accepted frames again; "held" says that the lost attempt is dead for certain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRequest:
+    amount: int
+    """How much of it there is, 0 to 1,000,000."""
+    per: LimitScope = LimitScope.TASK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,13 +21,14 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from farm.flow.match import LIMIT_PREFIX, Assignment, Group, Room, eligible_devices, scratch_gib, standing
+from farm.flow.match import Assignment, Group, Room, eligible_devices, scratch_gib, standing
 from farm.flow.predict import model_key
 from farm.flow.prices import Prices, shadow_prices
 from farm.flow.weights import Order, PriorityMode, Weights
 from farm.model.decisions import Decision
 from farm.model.ids import JobId, NodeId, StepId
-from farm.model.machines import Demand, Device, NodeView, Use
+from farm.model.limits import limits_needed
+from farm.model.machines import Demand, Device, NodeView
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -229,15 +230,12 @@ class Board:
             or old.demand != group.demand
             or old.user != group.user
             or old.priority != group.priority
+            or old.takes != group.takes
         ):
             self._step[row] = self.model.steps[str(group.step_id)]
             self._demand[row] = self._demand_at(group.demand)
             self._user[row] = self._user_at(group.user)
-            limited = tuple(
-                (name.removeprefix(LIMIT_PREFIX), max(1, math.ceil(amount)))
-                for name, amount in group.demand.amounts
-                if name.startswith(LIMIT_PREFIX)
-            )
+            limited = limits_needed(group.demand.amounts) if group.takes is None else group.takes
             if limited:
                 self._limited[row] = limited
             else:
@@ -425,15 +423,11 @@ class Board:
         """Whether rounds gave the node tasks since it was put last."""
         return node_id in self._started_on
 
-    def sync_limits(self, uses: Iterable[Use]) -> None:
-        """What all live attempts hold of the farm's limits."""
-        used: dict[str, int] = {}
-        for use in uses:
-            for name, amount in use.limits:
-                key = name.removeprefix(LIMIT_PREFIX)
-                used[key] = used.get(key, 0) + max(1, math.ceil(amount))
-        if used != {name: count for name, count in self._limits_used.items() if count}:
-            self._limits_used = used
+    def set_free(self, free: Mapping[str, int]) -> None:
+        """How much is left of each shared count, such as a limit."""
+        used = {name: count for name, count in self._limits_used.items() if count}
+        if used or self._limits != free:
+            self._limits, self._limits_used = dict(free), {}
             self._are_limits_settled = False
 
     def drop_node(self, node_id: NodeId) -> None:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import ceil
 from typing import Final
 
 from farm.model.ids import JobId, NodeId, StepId
+from farm.model.limits import LIMIT_PREFIX
 from farm.model.machines import Demand, Device, DeviceKind, DeviceLoad, NodeView
 from farm.model.work import Profile
 from farm.text import plural
 
 DISK_SCRATCH: Final = "amount.worker.disk.scratch"
 """OpenJD's amount of free disk, in GiB."""
-LIMIT_PREFIX: Final = "amount.limit."
-"""Amounts of this name are counted over the whole farm: `amount.limit.arnold` = 1 takes one of that limit."""
 
 Score = Callable[[Profile, Device, DeviceLoad | None], float | None]
 """Higher is better; compared only between devices for one profile. None: the figures needed are not known."""
@@ -100,6 +99,8 @@ class Group:
     """Why its tasks are not ready, for people: "waits for job 12", "paused by anna". Only `why` reads it."""
     user: str = ""
     """Whose share of the farm it uses."""
+    takes: tuple[tuple[str, int], ...] | None = None
+    """(shared count, what one more task takes of it), as `limits.counted` found; None: nobody has looked."""
     like: str = ""
     """Names the same step in earlier jobs, whose run times it is expected to have; empty: none."""
 
@@ -499,13 +500,20 @@ class _Place:
 
 
 def plan(
-    groups: Sequence[Group], nodes: Sequence[NodeView], *, score: Score, limit: int
+    groups: Sequence[Group],
+    nodes: Sequence[NodeView],
+    *,
+    score: Score,
+    limit: int,
+    free: Mapping[str, int] | None = None,
 ) -> tuple[Assignment, ...]:
     """Which tasks start where now: at most `limit` of them. Deterministic.
 
     Groups are served whole, by priority, then age, then step id; each gets its best-scoring free slots. No
-    node's slots, CPUs, memory or VRAM and no job's `max_running` are exceeded.
+    node's slots, CPUs, memory or VRAM, no job's `max_running` and none of the shared counts (`free`: how much
+    is left of each) are exceeded.
     """
+    left_of = dict(free or {})
     rooms = [Room.of(node) for node in nodes if node.accepts_work]
     rooms = [room for room in rooms if room.free_slots > 0]
     places: dict[tuple[Demand, Profile], list[_Place]] = {}
@@ -519,6 +527,8 @@ def plan(
         wanted = min(group.ready, left)
         if group.max_running is not None:
             wanted = min(wanted, group.max_running - group.job_running - given[group.job_id])
+        for name, needed in group.takes or ():
+            wanted = min(wanted, left_of.get(name, wanted * needed) // needed)
         if wanted <= 0 or group.demand in full:
             continue
         # CPUs and memory are counted down per task anyway: groups that differ in nothing else share their
@@ -544,6 +554,9 @@ def plan(
             )
             given[group.job_id] += count
             left -= count
+            for name, needed in group.takes or ():
+                if name in left_of:
+                    left_of[name] -= count * needed
         rooms = [room for room in rooms if room.free_slots > 0]
     return tuple(plans)
 
@@ -677,7 +690,8 @@ def queue_ahead(
 def _is_short(group: Group) -> bool:
     demand = group.demand
     asks_for_a_slot_only = demand.cpus == 0 and demand.memory_mib == 0 and demand.gpus == 0
-    return _takes_moments(group.mean_runtime_s) and asks_for_a_slot_only and group.max_running is None
+    is_free = group.max_running is None and not group.takes
+    return _takes_moments(group.mean_runtime_s) and asks_for_a_slot_only and is_free
 
 
 def _takes_moments(mean_runtime_s: float | None) -> bool:
@@ -697,16 +711,19 @@ def _queueing_devices(group: Group, node: NodeView) -> Sequence[Device]:
 # --- why ----------------------------------------------------------------------------------------------------
 
 
-def why(group: Group, nodes: Sequence[NodeView]) -> tuple[Cause, ...]:
+def why(group: Group, nodes: Sequence[NodeView], *, shared: Sequence[Cause] = ()) -> tuple[Cause, ...]:
     """Why the group's tasks wait: one cause a line, those of most nodes first. Empty when none waits.
 
-    A node that refuses for good, or takes no work at all, is told only by that: the rest would not help.
+    shared: what holds it up whatever the node, such as a limit. A node that refuses for good, or takes no
+    work at all, is told only by that: the rest would not help.
     """
     causes = [Cause(text=text, is_momentary=True) for text in group.holds]
     if group.ready <= 0:
         return tuple(causes)
     if group.max_running is not None and group.job_running >= group.max_running:
         causes.append(Cause(text=f"max running {group.max_running} reached", is_momentary=True))
+    causes += shared
+    is_held_up = bool(shared)
     if not nodes:
         return (*causes, Cause(text="no node has enrolled yet", is_momentary=True))
     by_reason: dict[tuple[bool, bool, str], list[NodeId]] = defaultdict(list)
@@ -720,7 +737,7 @@ def why(group: Group, nodes: Sequence[NodeView]) -> tuple[Cause, ...]:
         for refusal in decisive or found:
             is_busy = refusal.kind in _BUSY
             by_reason[refusal.is_momentary, is_busy, refusal.text].append(node.id)
-        if not found:
+        if not found and not is_held_up:
             by_reason[True, False, "fits and has room: starts with the next match"].append(node.id)
     told = []
     for (is_momentary, is_busy, text), ids in by_reason.items():

@@ -27,27 +27,36 @@ class Predictive:
         weights: Weights | None = None,
         periods: Sequence[Period] = (),
         shares: Mapping[str, float] | None = None,
-        limits: Mapping[str, int] | None = None,
     ) -> None:
         self.model = model or RunTimeModel()
         self._always = weights or Weights()
         self._periods = tuple(periods)
-        self.board = Board(self.model, weights=self._always, shares=shares, limits=limits)
+        self.board = Board(self.model, weights=self._always, shares=shares)
         self._groups: dict[GroupKey, Group] = {}
         self._views: dict[NodeId, NodeView] = {}
 
     def plan(
-        self, groups: Sequence[Group], nodes: Sequence[NodeView], *, now: float, hour: float, limit: int
+        self,
+        groups: Sequence[Group],
+        nodes: Sequence[NodeView],
+        *,
+        now: float,
+        hour: float,
+        limit: int,
+        free: Mapping[str, int] | None = None,
     ) -> tuple[Assignment, ...]:
-        """Which tasks start where now: at most `limit`. `hour`: of the day, 0 to 24, for the weights."""
+        """Which tasks start where now: at most `limit`.
+
+        hour: of the day, 0 to 24, for the weights. free: how much is left of each shared count.
+        """
         period, weights = weights_at(hour, self._always, self._periods)
         self.board.period, self.board.weights = period, weights
         # Tasks for several GPUs at once are rare, and placed before the rest so that they are not starved.
         wide = [group for group in groups if group.demand.gpus > 1]
-        first = plan(wide, nodes, score=fitness, limit=limit) if wide else ()
+        first = plan(wide, nodes, score=fitness, limit=limit, free=free) if wide else ()
         self._follow_nodes(nodes, first, {group.step_id: group for group in wide}, now)
         self._follow_groups([group for group in groups if group.demand.gpus <= 1], now)
-        self.board.sync_limits(use for view in nodes for use in view.uses)
+        self.board.set_free(_less(free or {}, first, wide))
         self.board.reprice(now)
         return first + self.board.round(now, limit - sum(each.count for each in first))
 
@@ -136,3 +145,16 @@ class Predictive:
             self.model.add_step(str(group.step_id), group.profile, like=group.like or None)
             self.board.put_group(group, now)
             self._groups[key] = group
+
+
+def _less(free: Mapping[str, int], taken: Sequence[Assignment], groups: Sequence[Group]) -> Mapping[str, int]:
+    """What is left of the shared counts after these assignments."""
+    if not free or not taken:
+        return free
+    takes = {group.step_id: group.takes or () for group in groups}
+    left = dict(free)
+    for assignment in taken:
+        for name, needed in takes[assignment.step_id]:
+            if name in left:
+                left[name] -= needed * assignment.count
+    return left

@@ -21,8 +21,10 @@ from farm.wire.messages import Finished
 MAX_FAULTS: Final = 4
 """Failures of storage, node or stall after which a task is failed: it may be the task after all."""
 MAX_STARTS: Final = 25
-"""Starts after which a task is failed whatever their ends: a poison task must not circle for ever."""
+"""Starts after which a task is failed whatever their ends: a poison task must not circle for ever. Those that
+found no licence do not count: they say nothing of the task."""
 LICENCE_DELAY_S: Final = 60.0
+MAX_LICENCE_DELAY_S: Final = 600.0
 FAULT_DELAY_S: Final = 5.0
 
 
@@ -35,6 +37,8 @@ class TaskFacts:
     faults: int
     starts: int
     max_retries: int
+    unlicensed: int = 0
+    """Of `starts`, those that ended before this one because there was no licence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +119,13 @@ def _settle_failure(task: TaskFacts, attempt: AttemptFacts, finished: Finished) 
         finished.is_final
         or task.failures + failures > task.max_retries
         or task.faults + faults >= MAX_FAULTS
-        or task.starts >= MAX_STARTS
+        or _is_spent(task, outcome)
     )
     reason = finished.reason or str(outcome)
-    if task.starts >= MAX_STARTS:
+    if _is_spent(task, outcome):
         reason = f"gave up after {task.starts} starts; the last: {reason}"
     delay_s = (
-        LICENCE_DELAY_S
+        licence_delay_s(task.unlicensed)
         if outcome is Outcome.LICENCE
         else FAULT_DELAY_S * (task.faults + faults)
         if faults
@@ -136,6 +140,15 @@ def _settle_failure(task: TaskFacts, attempt: AttemptFacts, finished: Finished) 
         avoid=outcome not in (Outcome.LICENCE, Outcome.STORAGE) and not finished.is_device_fault,
         reason=reason,
     )
+
+
+def _is_spent(task: TaskFacts, outcome: Outcome) -> bool:
+    return outcome is not Outcome.LICENCE and task.starts - task.unlicensed >= MAX_STARTS
+
+
+def licence_delay_s(before: int) -> float:
+    """How long a task waits that found no licence, as it had not `before` times: twice as long each time."""
+    return float(min(LICENCE_DELAY_S * 2 ** min(before, 10), MAX_LICENCE_DELAY_S))
 
 
 def expire(task: TaskFacts, attempt: AttemptFacts, isolation: Isolation) -> Settlement:

@@ -22,6 +22,7 @@ from typing import Any, Final
 from farm.errors import UserError
 from farm.flow.classify import classify
 from farm.model.frames import MAX_FRAME, MAX_FRAMES, canonical, expand_pattern, has_frame, parse_frames
+from farm.model.limits import LIMIT_PREFIX, MAX_LIMIT, check_limit_name
 from farm.model.machines import Demand
 from farm.model.work import (
     MAX_TASKS_PER_JOB,
@@ -681,6 +682,9 @@ def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None, bool
             any_of.append((name, tuple(sorted(set(wanted_any)))))
         if wanted_all:
             all_of.append((name, tuple(sorted(set(wanted_all)))))
+    for limit, amount in submission.settings.limits.items():
+        key = LIMIT_PREFIX + check_limit_name(limit)
+        least[key] = max(least.get(key, Decimal(0)), Decimal(amount))
     vram_mib = math.ceil(least.pop("amount.worker.gpu.memory", Decimal(0)))
     gpus = math.ceil(least.pop("amount.worker.gpu", Decimal(0)))
     demand = Demand(
@@ -726,6 +730,9 @@ def _check_settings(settings: JobSettings) -> None:
     _check_range("the failed tasks allowed", settings.max_failed_tasks, 0, MAX_TASKS_PER_JOB)
     if settings.max_running is not None:
         _check_range("the tasks running at once", settings.max_running, 1, MAX_TASKS_PER_JOB)
+    for name, amount in settings.limits.items():
+        check_limit_name(name)
+        _check_range(f"what a task takes of limit {_shown(name)}", amount, 1, MAX_LIMIT)
     for job_id in settings.depends_on:
         _check_range("the job waited for", job_id, 1, _MAX_INT)
     if settings.pool is not None:
@@ -768,6 +775,7 @@ _OURS: Final[Mapping[str, str]] = {
     "retries": "max_retries",
     "max_failed_tasks": "max_failed_tasks",
     "max_running": "max_running",
+    "limits": "limits",
     "profile": "tag",
     "timeout_s": "timeout_s",
     "reverse": "reverse",
@@ -845,6 +853,8 @@ def _setting(name: str, field: str, value: Any) -> Any:
     """The value of a JobSettings field from what a file may hold; ranges are `plan_job`'s business."""
     if field in ("is_paused", "reverse", "replace_existing", "trust_scripts", "keep_sessions"):
         return _as_bool(name, value)
+    if field == "limits":
+        return _limits(name, value)
     if field == "pool":
         if not isinstance(value, str):
             raise UserError(f"{name} must be text, not {_shown(str(value))}")
@@ -863,6 +873,29 @@ def _setting(name: str, field: str, value: Any) -> Any:
     number = _as_int(name, value)
     # Deadline writes -1 for "as many as there are".
     return None if field == "max_running" and number == -1 else number
+
+
+def _limits(name: str, value: Any) -> dict[str, int]:
+    """`{arnold: 1}`, or a list of names, or one name."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, list):
+        return read_limit_needs([str(each) for each in value], what=name)
+    if not isinstance(value, dict):
+        raise UserError(f"{name} is a mapping such as {{arnold: 1}}, or a list of names")
+    return {check_limit_name(str(limit)): _as_int(name, amount) for limit, amount in value.items()}
+
+
+def read_limit_needs(texts: Iterable[str], *, what: str) -> dict[str, int]:
+    """`NAME` or `NAME=N` each, as people type them; 1 when no number is given. Raises UserError."""
+    needs: dict[str, int] = {}
+    for text in texts:
+        name, is_given, amount = text.partition("=")
+        name = check_limit_name(name)
+        if name in needs:
+            raise UserError(f"{what} gives {name} twice")
+        needs[name] = _as_int(f"{what} {_shown(name)}", amount) if is_given else 1
+    return needs
 
 
 def _as_int(name: str, value: Any) -> int:

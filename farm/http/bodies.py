@@ -53,6 +53,13 @@ class TokenRequest(views.TokenRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRequest(views.LimitRequest):
+    """What a limit is to be."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDetail:
     kind: str
     """user-error, no-token, forbidden, not-found, rejected, too-large, unavailable or internal."""

@@ -12,6 +12,8 @@ from farm.control.views import (
     FarmView,
     FoundLine,
     JobView,
+    LimitHolder,
+    LimitView,
     LogPiece,
     LogView,
     MatchingView,
@@ -32,6 +34,7 @@ from farm.model.attempts import Attempt, JobUsage, PublishedFile
 from farm.model.decisions import Decision
 from farm.model.events import Event, EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
+from farm.model.limits import LimitScope
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, Node
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Counts, Isolation, Job, JobSettings, OutputSpec, Profile, Step, Tag, Task
@@ -214,6 +217,16 @@ FARM = FarmView(
     counts=Counts(ready=1_200, running=40, done=3_000),
     user="anna",
     role="user",
+)
+LIMIT = LimitView(
+    name="arnold",
+    amount=10,
+    per=LimitScope.TASK,
+    used=10,
+    free=0,
+    waiting=230,
+    is_from_settings=False,
+    holders=(LimitHolder(job_id=JobId(12), tasks=10),),
 )
 PROFILE = ProfileView(
     steps=(

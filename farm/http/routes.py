@@ -15,6 +15,7 @@ from farm.control.views import (
     FarmView,
     FoundLine,
     JobView,
+    LimitView,
     LogView,
     MatchingView,
     NewTokenView,
@@ -90,6 +91,7 @@ AttemptName = Annotated[
     str, Path(max_length=64, description="The attempt's UUID.", examples=[examples.ATTEMPT.id])
 ]
 NodeName = Annotated[str, Path(max_length=64, description="The node's name.", examples=["blade-3"])]
+LimitName = Annotated[str, Path(max_length=80, description="The limit's name.", examples=["arnold"])]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="At most so many.")]
 After = Annotated[int, Query(ge=0, le=_MAX, description="Go on behind this id: `next` of the page before.")]
 Frames = Annotated[
@@ -115,6 +117,37 @@ def read_matching(desk: TheDesk) -> MatchingView:
 def read_farm(desk: TheDesk, caller: TheCaller) -> FarmView:
     """Version, leader, nodes, slots and tasks of the farm, and as whom the token speaks."""
     return desk.farm(caller)
+
+
+@farm.get("/limits", summary="List limits", responses=_answers(examples.page(examples.LIMIT)))
+def list_limits(desk: TheDesk) -> Page[LimitView]:
+    """Counts that the whole farm shares, such as licences, and who holds them. `next` is always null."""
+    return desk.list_limits()
+
+
+@farm.put(
+    "/limits/{name}",
+    summary="Set a limit",
+    responses=_answers(examples.shown(examples.LIMIT), 400, 403, 409, 413, 415),
+)
+def set_limit(
+    desk: TheDesk,
+    caller: TheCaller,
+    name: LimitName,
+    request: Annotated[
+        bodies.LimitRequest, Body(openapi_examples={"licences": {"value": {"amount": 10, "per": "task"}}})
+    ],
+) -> LimitView:
+    """Make it, or change it. Below what is in use nothing is stopped: no more starts. Admins only."""
+    return desk.set_limit(name, request, caller)
+
+
+@farm.delete(
+    "/limits/{name}", status_code=204, summary="Remove a limit", responses=_errors(400, 403, 404, 409)
+)
+def remove_limit(desk: TheDesk, caller: TheCaller, name: LimitName) -> None:
+    """Tasks that ask for it are not held up by it any more. Admins only."""
+    desk.remove_limit(name, caller)
 
 
 # --- jobs ---------------------------------------------------------------------------------------------

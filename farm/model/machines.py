@@ -167,8 +167,6 @@ class Use:
     step_id: StepId | None = None
     since: float = 0.0
     """When it was started, or assigned until then; on the database's clock."""
-    limits: tuple[tuple[str, float], ...] = ()
-    """What it holds of the farm's limits, by their amounts' names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,8 @@ class JobSettings:
     max_failed_tasks: int = 100
     """The job is stopped when more tasks have failed."""
     max_running: int | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+    """What each of its tasks takes of the farm's limits at least, such as {"arnold": 1}."""
     depends_on: tuple[JobId, ...] = ()
     replace_existing: bool = False
     """Move files that are in the way aside, instead of failing."""

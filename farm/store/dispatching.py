@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from farm.flow.match import LIMIT_PREFIX, Group, vram_held_mib
+from farm.flow.match import Group, vram_held_mib
 from farm.flow.probe import learned
-from farm.flow.report import AttemptFacts, Settlement, TaskFacts, expire, settle
+from farm.flow.report import MAX_STARTS, AttemptFacts, Settlement, TaskFacts, expire, settle
 from farm.model.attempts import DeviceUsage
 from farm.model.decisions import Decision
 from farm.model.events import EventKind
@@ -65,6 +65,7 @@ def _groups_query() -> sa.Select[Any]:
         .join(_JOB, _JOB.c.id == _STEP.c.job_id)
         .join(running, running.c.job_id == _STEP.c.job_id)
         .where(_STEP.c.n_ready > 0, _JOB.c.state == str(JobState.ACTIVE))
+        .where(_STEP.c.licence_until <= db_now())
     )
 
 
@@ -160,6 +161,12 @@ def next_due_s(db: sa.Connection, step_id: StepId) -> float:
     return 0.0 if soonest is None else max(0.0, soonest - now)
 
 
+def licence_wait_s(db: sa.Connection, step_id: StepId) -> float:
+    """Seconds until a step whose renderers found no licence is tried again; 0: now."""
+    left_s = db.scalar(sa.select(_STEP.c.licence_until - db_now()).where(_STEP.c.id == step_id))
+    return max(0.0, float(left_s or 0.0))
+
+
 def _demand(row: rows.Row) -> Demand:
     """A step's demand, with what was seen of its VRAM."""
     demand: Demand = rows.from_json(Demand, row["demand"])
@@ -197,7 +204,6 @@ def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
                 mean_runtime_s=row.runtime_sum_s / row.runtime_count if row.runtime_count else None,
                 step_id=StepId(row.step_id),
                 since=row.since,
-                limits=tuple((n, a) for n, a in row.demand["amounts"] if n.startswith(LIMIT_PREFIX)),
             )
         )
     return held
@@ -437,6 +443,7 @@ def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) ->
         for row in db.execute(_FACTS.where(_ATTEMPT.c.id.in_([*by_id, *publishers]))).mappings()
     }
     settled: list[tuple[rows.Row, Settlement, Finished]] = []
+    unlicensed = _unlicensed(db, [found[a] for a in by_id if a in found], by_id)
     for attempt_id, report in by_id.items():
         row = found.get(attempt_id)
         if row is None or row["node_id"] != node_id:
@@ -445,8 +452,28 @@ def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) ->
         if publisher_row is not None and publisher_row["task_id"] != row["task_id"]:
             publisher_row = None  # a node may not name another task's attempt
         publisher = _attempt_facts(publisher_row) if publisher_row is not None else None
-        settled.append((row, settle(_task_facts(row), _attempt_facts(row), report, publisher), report))
+        facts = replace(_task_facts(row), unlicensed=unlicensed.get(row["task_id"], 0))
+        settled.append((row, settle(facts, _attempt_facts(row), report, publisher), report))
     return _write(db, settled)
+
+
+def _unlicensed(
+    db: sa.Connection, found: Sequence[rows.Row], reports: Mapping[AttemptId, Finished]
+) -> dict[int, int]:
+    """How often tasks found no licence before; asked for those only of which it matters."""
+    asked = [
+        row["task_id"]
+        for row in found
+        if reports[row["id"]].outcome is Outcome.LICENCE or row["starts"] >= MAX_STARTS
+    ]
+    if not asked:
+        return {}
+    query = (
+        sa.select(_ATTEMPT.c.task_id, sa.func.count().label("n"))
+        .where(_ATTEMPT.c.task_id.in_(asked), _ATTEMPT.c.outcome == str(Outcome.LICENCE))
+        .group_by(_ATTEMPT.c.task_id)
+    )
+    return {row.task_id: row.n for row in db.execute(query)}
 
 
 def _bearable(report: Finished) -> Finished:
@@ -503,6 +530,8 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
     task_changes: list[dict[str, Any]] = []
     occurred: list[dict[str, object]] = []
     runtimes: dict[StepId, tuple[int, float]] = {}
+    licence_delays: dict[StepId, float] = {}
+    """One that was refused a licence: the step's other tasks would be refused too."""
     stops: dict[str, list[AttemptId]] = {}
     touched: set[JobId] = set()
     for row, change, report in settled:
@@ -516,6 +545,8 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
         if change.task is not None:
             touched.add(row["job_id"])
             task_changes.append(_moved(row, change, report, now))
+            if report.outcome is Outcome.LICENCE and change.delay_s:
+                licence_delays[row["step_id"]] = change.delay_s
             if change.task is TaskState.DONE and report.runtime_s:
                 count, total_s = runtimes.get(row["step_id"], (0, 0.0))
                 runtimes[row["step_id"]] = (count + 1, total_s + report.runtime_s)
@@ -539,9 +570,13 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
             sa.update(_STEP)
             .where(_STEP.c.id == step_id)
             .values(
-                runtime_count=_STEP.c.runtime_count + count, runtime_sum_s=_STEP.c.runtime_sum_s + total_s
+                runtime_count=_STEP.c.runtime_count + count,
+                runtime_sum_s=_STEP.c.runtime_sum_s + total_s,
+                licence_until=0.0,  # one of its licences has just become free
             )
         )
+    for step_id, delay_s in sorted(licence_delays.items()):
+        db.execute(sa.update(_STEP).where(_STEP.c.id == step_id).values(licence_until=now + delay_s))
     _learn_of_steps(db, [(row["step_id"], r) for row, _, r in settled if r.outcome is Outcome.SUCCEEDED])
     for node_id, attempt_ids in sorted(stops.items()):
         outbox.owe_control(

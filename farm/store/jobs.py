@@ -15,7 +15,7 @@ from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, StepId, TaskId
 from farm.model.states import ENDED_JOBS, AttemptState, JobState, TaskState
 from farm.model.work import Counts, Job, Step, Submission, Task
-from farm.store import events, moves, outbox, rows
+from farm.store import events, limits, moves, outbox, rows
 from farm.store.engine import among, db_now
 from farm.store.tables import (
     AttemptRow,
@@ -132,6 +132,7 @@ def submit(
             )
         )
         _insert_tasks(db, job_id, step_id, step_plan.task_count, first, reverse=settings.reverse)
+        limits.needed_by(db, StepId(step_id), step_plan.demand)
     if key is not None:
         db.execute(sa.insert(_KEY).values(key=key, digest=digest, job_id=job_id, created_at=now))
     events.happened(db, EventKind.JOB_SUBMITTED, plan.name, actor=actor, job_id=job_id)

@@ -88,6 +88,8 @@ class StepRow(SQLModel, table=True):
     runtime_sum_s: float = 0.0
     vram_peak_mib: int | None = None
     """The most that one of its attempts was seen to hold on a GPU."""
+    licence_until: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
+    """Nothing of it starts before: its renderers found no licence."""
 
 
 class TaskRow(SQLModel, table=True):
@@ -245,6 +247,26 @@ class LogRow(SQLModel, table=True):
     sequence: int = Field(primary_key=True)
     data: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     """zlib-compressed UTF-8."""
+
+
+class LimitRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "farm_limit"
+
+    name: str = Field(primary_key=True)
+    amount: int
+    per: str
+    """A LimitScope."""
+    is_from_settings: bool = False
+
+
+class StepLimitRow(SQLModel, table=True):
+    """What each task of a step takes of a limit. The limit itself need not exist (any more)."""
+
+    __tablename__: ClassVar[Any] = "step_limit"
+
+    step_id: int = Field(primary_key=True, foreign_key="step.id", ondelete="CASCADE")
+    name: str = Field(primary_key=True)
+    amount: int
 
 
 class LearntFarmRow(SQLModel, table=True):

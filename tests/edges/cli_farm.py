@@ -116,7 +116,7 @@ def fake_farm() -> Iterator[FakeFarm]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815 - http.server asks for these
+        do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve  # noqa: N815 - http.server asks for these
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

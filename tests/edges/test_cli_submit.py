@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from farm.model.states import JobState
-from farm.model.work import Counts
+from farm.model.work import Counts, JobSettings
 from tests.edges.cli_farm import Cli, FakeFarm, a_job, a_view, an_ended_view, page
 from tests.waiting import wait_until
 
@@ -79,14 +80,14 @@ def test_a_scene_becomes_a_submission(cli: Cli, farm: FakeFarm, scene: Path) -> 
         *("submit", "shot.pov", "--frames", "1-9x2", "--name", "hero", "--priority", "80", "--user", "anna"),
         *("--pool", "gpu", "--paused", "--retries", "4", "--max-running", "3", "--max-failed", "7"),
         *("--depends-on", "3", "--depends-on", "#4", "--profile", "compute", "--reverse", "--timeout", "90m"),
-        *("--trust-scripts", "--output", "out/"),
+        *("--trust-scripts", "--output", "out/", "--limit", "arnold", "--limit", "nuke=2"),
     )
     body = sent(farm)
     assert body["name"] == "hero"
     assert body["kind"] == "povray"
     assert body["parameters"]["SceneFile"] == str(scene)
     assert body["parameters"]["Frames"] == "1-9:2"
-    assert body["settings"] == {
+    assert body["settings"] == json.loads(json.dumps(asdict(JobSettings()))) | {
         "priority": 80,
         "user": "anna",
         "pool": "gpu",
@@ -101,6 +102,7 @@ def test_a_scene_becomes_a_submission(cli: Cli, farm: FakeFarm, scene: Path) -> 
         "trust_scripts": True,
         "timeout_s": 5400.0,
         "keep_sessions": False,
+        "limits": {"arnold": 1, "nuke": 2},
     }
     assert "job 12" in out
     assert f"{scene.parent}/out/shot_####.png" in out

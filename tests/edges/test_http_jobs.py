@@ -15,6 +15,7 @@ from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome
 from farm.store import dispatching, jobs, moves, nodes
 from farm.store.engine import open_engine, writing
+from farm.store.tables import StepRow
 from farm.wire.messages import Finished, Heartbeat, LogChunk
 from tests.edges.api import V1, Api, open_api, submission, template
 
@@ -476,6 +477,9 @@ def test_why_of_a_task_tells_where_it_runs_or_when_it_is_tried_again(api: Api, e
     _end(engine, attempts[:1], Outcome.LICENCE)
     assert _why(api, f"/tasks/{tasks[0]}")[0].startswith("Render: tries again in ")
     _end(engine, attempts[1:], Outcome.JOB_ERROR)
+    assert "its renderers found no licence" in _why(api, f"/tasks/{tasks[1]}")[0]
+    with writing(engine) as db:
+        db.execute(sa.update(StepRow).values(licence_until=0.0))
     assert "starts with the next match" in _why(api, f"/tasks/{tasks[1]}")[0]  # there is no other node
     _enrol(engine, "blade-2")
     assert "failed on blade: other nodes may try first, for a minute" in _why(api, f"/tasks/{tasks[1]}")[0]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from farm.flow.match import LIMIT_PREFIX, Assignment, Group
+from farm.flow.match import Assignment, Group
 from farm.flow.predict import Run
 from farm.flow.predictive import Predictive
 from farm.flow.weights import Order, Period, Weights
@@ -29,9 +29,13 @@ def group(step: int, **changed: object) -> Group:
 
 
 def ask(
-    policy: Predictive, groups: Sequence[Group], nodes: Sequence[NodeView], now: float = 0.0
+    policy: Predictive,
+    groups: Sequence[Group],
+    nodes: Sequence[NodeView],
+    now: float = 0.0,
+    free: Mapping[str, int] | None = None,
 ) -> list[Assignment]:
-    return list(policy.plan(groups, nodes, now=now, hour=12.0, limit=99))
+    return list(policy.plan(groups, nodes, now=now, hour=12.0, limit=99, free=free))
 
 
 def use(step: int, **changed: object) -> Use:
@@ -75,12 +79,15 @@ def test_a_task_for_two_gpus_gets_both_of_one_node() -> None:
     ]
 
 
-def test_limits_count_every_live_attempt_also_of_steps_with_nothing_ready() -> None:
-    policy = Predictive(weights=FREE, limits={"arnold": 2})
-    licensed = Demand(gpus=1, amounts=((f"{LIMIT_PREFIX}arnold", 1),))
-    busy = node("a", use(9, limits=licensed.amounts))
-    plan = ask(policy, [group(1, demand=licensed)], [busy, node("b"), node("c")])
-    assert sum(a.count for a in plan) == 1
+def test_wide_and_narrow_tasks_share_what_is_left_of_a_count() -> None:
+    policy = Predictive(weights=FREE)
+    two = (GPU, replace(GPU, id="gpu2"))
+    takes = (("limit arnold", 2),)
+    groups = [group(1, demand=Demand(gpus=2), ready=1, takes=takes), group(2, takes=takes)]
+    farm = [node("a", devices=two), node("b"), node("c"), node("d")]
+    plan = ask(policy, groups, farm, free={"limit arnold": 5})
+    assert sorted((int(a.step_id), a.count) for a in plan) == [(1, 1), (2, 1)]
+    assert len(ask(policy, groups, farm, 1.0, free={"limit arnold": 9})) == 4
 
 
 def test_what_is_learnt_outlives_a_change_of_leader_and_unknown_runs_teach_nothing() -> None:

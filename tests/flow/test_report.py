@@ -178,6 +178,21 @@ def test_a_missing_licence_delays_and_costs_nothing() -> None:
     assert (change.failures, change.faults) == (0, 0)
 
 
+def test_a_task_that_never_finds_a_licence_waits_longer_and_is_never_given_up() -> None:
+    delays = []
+    for before in range(40):
+        task = replace(a_task(), starts=before + 1, unlicensed=before)
+        change = settle(task, an_attempt(), finished(Outcome.LICENCE))
+        assert change.task is TaskState.READY
+        delays.append(change.delay_s)
+    assert delays[:5] == [60, 120, 240, 480, 600]
+    assert delays[-1] == 600
+    poison = replace(a_task(), starts=40 + MAX_STARTS, unlicensed=40)
+    assert settle(poison, an_attempt(), finished(Outcome.NODE_LOST)).task is TaskState.FAILED
+    thirsty = replace(poison, starts=40 + MAX_STARTS - 1)
+    assert settle(thirsty, an_attempt(), finished(Outcome.NODE_LOST)).task is TaskState.READY
+
+
 def test_files_that_a_lost_attempt_had_committed_make_it_the_accepted_one() -> None:
     publisher = AttemptFacts(id=OTHER, state=AttemptState.LOST, generation=1, node_id=NodeId("n2"))
     report = finished(Outcome.SUCCEEDED, published_by=OTHER)
