@@ -169,7 +169,10 @@ def run_live(client: Client, interval_s: float, once: bool) -> int:
     def get(path: str, query: Mapping[str, Any]) -> Any:
         return client.request("GET", path, query=query)
 
-    return run(get, interval_s=interval_s, once=once)
+    def send(method: str, path: str, body: Mapping[str, Any]) -> Any:
+        return client.request(method, path, body=dict(body))
+
+    return run(get, send=send, interval_s=interval_s, once=once)
 
 
 def containment() -> str:

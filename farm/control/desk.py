@@ -92,6 +92,9 @@ _TOKENS_KEPT: Final = 1_000
 _RUNTIMES_OLD_S: Final = 5.0
 """Run times of a job are read again at most this often: the live view asks twice a second."""
 _RUNTIMES_KEPT: Final = 2_000
+FAILURES_WINDOW_S: Final = 24 * 3600.0
+"""Failures of a node are counted that happened within this time."""
+_FAILURES_KEPT_S: Final = 5.0
 _LATE_LOG_S: Final = 2.0
 """Output comes on another way than the report of an attempt's end, and may be this much later."""
 _GREPPED_TASKS: Final = 100
@@ -132,6 +135,8 @@ class Desk:
         self._lock = threading.Lock()
         self._owners: OrderedDict[str, tuple[TokenOwner, float]] = OrderedDict()
         self._runtimes: OrderedDict[JobId, _Runtimes] = OrderedDict()
+        self._failures: dict[NodeId, int] = {}
+        self._failures_at = float("-inf")
 
     # --- who asks -------------------------------------------------------------------------------------
 
@@ -657,13 +662,24 @@ class Desk:
     def list_nodes(self) -> Page[Node]:
         labels = self._running_labels()
         with reading(self._engine) as db:
-            return Page(items=tuple(nodes.list_nodes(db, labels)))
+            found = nodes.list_nodes(db, labels)
+        return Page(items=tuple(map(self._with_failures, found)))
 
     def read_node(self, node_id: NodeId) -> Node:
         """Raises NotFound."""
         labels = self._running_labels()
         with reading(self._engine) as db:
-            return nodes.read_node(db, node_id, labels)
+            found = nodes.read_node(db, node_id, labels)
+        return self._with_failures(found)
+
+    def _with_failures(self, node: Node) -> Node:
+        """Counted anew every few seconds at most: every live view asks for nodes once a second."""
+        now = time.monotonic()
+        if now - self._failures_at > _FAILURES_KEPT_S:
+            with reading(self._engine) as db:
+                self._failures = nodes.failures(db, window_s=FAILURES_WINDOW_S)
+            self._failures_at = now
+        return replace(node, fails=self._failures.get(node.id, 0))
 
     def _running_labels(self) -> dict[AttemptId, str]:
         with reading(self._engine) as db:

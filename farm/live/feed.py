@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from farm.errors import FarmError, UserError
-from farm.live.snapshot import Get, Snapshot, Throughput, fetch
+from farm.live.snapshot import Get, Log, Snapshot, Throughput, Wants, fetch, remember
+from farm.live.view import Action
+
+Send = Callable[[str, str, Mapping[str, Any]], Any]
+"""(method, path, body): as `Get`, for what changes something."""
 
 
 class Feed:
     """Holds the newest snapshot. When the farm stops answering, the last picture stays, and says how long."""
 
-    def __init__(self, get: Get, *, interval_s: float, notify: Callable[[], None]) -> None:
-        """`notify` must not block; it is called from the thread when `latest` has news, not after `stop`."""
+    def __init__(
+        self, get: Get, *, interval_s: float, notify: Callable[[], None], send: Send | None = None
+    ) -> None:
+        """`notify` must not block; it is called from the thread when `latest` has news, not after `stop`.
+
+        send: asks the farm to do something; None: this view may only look.
+        """
         self._get = get
+        self._send = send
+        self._wants = Wants()
+        self._actions: deque[Action] = deque()
+        self._wake = threading.Event()
         self._interval_s = interval_s
         self._notify = notify
         self._stopped = threading.Event()
@@ -34,6 +49,23 @@ class Feed:
     def stop(self) -> None:
         with self._lock:
             self._stopped.set()
+        self._wake.set()
+
+    def want(self, wants: Wants) -> None:
+        """What else to ask for from now on; never blocks."""
+        if wants != self._wants:
+            self._wants = wants
+            self._wake.set()
+
+    def act(self, action: Action) -> None:
+        """Ask the farm to do this, and then how things stand; never blocks."""
+        self._actions.append(action)
+        self._wake.set()
+
+    def hush(self) -> None:
+        """The person has seen what the farm answered."""
+        with self._lock:
+            self._snapshot = replace(self._snapshot, answer="", has_refused=False)
 
     def latest(self) -> Snapshot:
         """Never blocks. Raises what the thread died of: a UserError (say, a refused token), or a bug."""
@@ -46,8 +78,11 @@ class Feed:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
+            self._wake.clear()
+            while self._actions:
+                self._do(self._actions.popleft())
             try:
-                fresh = fetch(self._get)
+                fresh = fetch(self._get, self._wants, self._log_of(self._wants))
             except UserError as error:
                 self._fail(error)
                 return
@@ -60,14 +95,37 @@ class Feed:
             else:
                 self._take(fresh)
             self._tell()
-            self._stopped.wait(self._interval_s)
+            self._wake.wait(self._interval_s)
+
+    def _do(self, action: Action) -> None:
+        """Whatever comes of it is said; nothing of it ends the view."""
+        told, has_refused = action.done, False
+        try:
+            if self._send is None:
+                raise UserError("this view may only look")
+            self._send(action.method, action.path, action.body)
+        except FarmError as error:
+            told, has_refused = str(error) or "the farm refuses", True
+        with self._lock:
+            self._snapshot = replace(self._snapshot, answer=told, has_refused=has_refused)
+        self._tell()
+
+    def _log_of(self, wants: Wants) -> Log | None:
+        log = self._snapshot.log
+        return log if log is not None and log.task_id == wants.task_id else None
 
     def _take(self, fresh: Snapshot) -> None:
         assert fresh.farm is not None
         done = {line.job.id: line.counts.done for line in fresh.jobs}
         rate = self._throughput.add(fresh.farm.now, done)
         with self._lock:
-            self._snapshot = replace(fresh, per_minute=rate)
+            told = replace(
+                fresh,
+                per_minute=rate,
+                answer=self._snapshot.answer,
+                has_refused=self._snapshot.has_refused,
+            )
+            self._snapshot = replace(told, history=remember(self._snapshot.history, told))
             self._answered_at = time.monotonic()
 
     def _fail(self, error: BaseException) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from farm.control.views import JobView
-from farm.live.render import clock, connection, eta, event_text, facts, percent, shown
+from farm.live.cells import shown
+from farm.live.panes import clock, eta, event_text, percent
+from farm.live.render import connection, facts
 from farm.live.snapshot import Snapshot
 from farm.model.machines import Node
 from farm.model.states import ENDED_JOBS

@@ -8,6 +8,7 @@ import signal
 import sys
 import termios
 import threading
+import time
 import tty
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,17 +17,20 @@ from rich.console import Console
 from rich.live import Live
 
 from farm.errors import UserError
-from farm.live.feed import Feed
+from farm.live.feed import Feed, Send
+from farm.live.lists import lists, target
 from farm.live.plain import changes, overview
-from farm.live.render import render, sizes
-from farm.live.snapshot import Get, Snapshot, fetch
-from farm.live.view import QUIT, View, keys, pressed
+from farm.live.render import render
+from farm.live.snapshot import Get, Snapshot, Wants, fetch
+from farm.live.view import QUIT, Pane, View, keys, pressed
 
+_ESCAPE_S = 0.1
+"""An escape that nothing follows for so long is the key, not the beginning of another one."""
 _SIGNALS = (signal.SIGWINCH, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(get: Get, *, interval_s: float = 1.0, once: bool = False) -> int:
-    """Show the farm until `q` or Ctrl-C; returns the exit status.
+def run(get: Get, *, send: Send | None = None, interval_s: float = 1.0, once: bool = False) -> int:
+    """Show the farm until `q` or Ctrl-C; returns the exit status. send: None: it may only look.
 
     Without a terminal on the output (or on one that cannot place its cursor) prints a line for each change,
     until Ctrl-C. `once` prints how things stand, and ends. Raises UserError when the server refuses us, and
@@ -44,7 +48,7 @@ def run(get: Get, *, interval_s: float = 1.0, once: bool = False) -> int:
     console = Console(markup=False, highlight=False, emoji=False)
     if not sys.stdout.isatty() or console.is_dumb_terminal:
         return _follow(get, interval_s)
-    return _full_screen(get, interval_s, console)
+    return _full_screen(get, send, interval_s, console)
 
 
 # --- lines --------------------------------------------------------------------------------------------
@@ -85,12 +89,12 @@ def _follow(get: Get, interval_s: float) -> int:
 # --- full screen --------------------------------------------------------------------------------------
 
 
-def _full_screen(get: Get, interval_s: float, console: Console) -> int:
+def _full_screen(get: Get, send: Send | None, interval_s: float, console: Console) -> int:
     has_colour = console.color_system is not None and not console.no_color
-    view, typed = View(), b""
+    view, typed, typed_at = View(), b"", 0.0
     with ExitStack() as stack:
         reader, writer = _pipe(stack)
-        feed = Feed(get, interval_s=interval_s, notify=lambda: _poke(writer))
+        feed = Feed(get, interval_s=interval_s, notify=lambda: _poke(writer), send=send)
         stack.callback(feed.stop)
         stack.enter_context(_signals_into(writer))
         keyboard = stack.enter_context(_cbreak())
@@ -102,7 +106,11 @@ def _full_screen(get: Get, interval_s: float, console: Console) -> int:
             console.size = (width, height)  # else COLUMNS would win for ever
             live.update(render(snapshot, width, height, colour=has_colour, view=view), refresh=True)
             # Wakes up without news too: the header counts how long the server has been lost.
-            ready, _, _ = select.select([reader, *keyboard], [], [], interval_s)
+            ready, _, _ = select.select([reader, *keyboard], [], [], _ESCAPE_S if typed else interval_s)
+            found: list[str] = []
+            is_late = time.monotonic() - typed_at >= _ESCAPE_S
+            if typed == b"\x1b" and is_late and not set(ready) & set(keyboard):
+                found, typed = ["escape"], b""
             if reader in ready:
                 woken = os.read(reader, 4096)
                 if signal.SIGINT in woken:
@@ -116,10 +124,24 @@ def _full_screen(get: Get, interval_s: float, console: Console) -> int:
                     if not new:
                         return 128 + signal.SIGHUP  # the terminal has gone
                     found, typed = keys(typed + new)
-                    for key in found:
-                        if key == QUIT:
-                            return 0
-                        view = pressed(view, key, sizes(snapshot))
+                    typed_at = time.monotonic()
+            for key in found:
+                if key == QUIT and view.typing is None and view.asking is None:
+                    return 0
+                feed.hush()
+                listed = lists(snapshot, view)
+                view, action = pressed(view, key, listed.ids, target(listed, view))
+                if action is not None:
+                    feed.act(action)
+            feed.want(_wants(view))
+
+
+def _wants(view: View) -> Wants:
+    places = {view.focus, *view.before}
+    return Wants(
+        job_id=view.job_id if Pane.TASKS in places else None,
+        task_id=view.task_id if Pane.LOG in places else None,
+    )
 
 
 def _pipe(stack: ExitStack) -> tuple[int, int]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from farm.control.views import FarmView, JobView
-from farm.errors import UserError
+from farm.control.views import FarmView, JobView, LogView
+from farm.errors import NotFound, UserError
+from farm.model.attempts import Attempt
 from farm.model.events import Event
 from farm.model.ids import JobId
 from farm.model.machines import Node
-from farm.model.states import JobState
+from farm.model.states import JobState, NodeState
+from farm.model.work import Task
 
 Get = Callable[[str, Mapping[str, Any]], Any]
 """GET of a path below /api/v1 with query values (a list repeats the key); the answer's JSON as objects.
@@ -25,8 +27,57 @@ Raises UserError (the request or the token is wrong) or Unavailable (safe to ask
 MOST_JOBS: Final = 500
 MOST_ENDED_JOBS: Final = 20
 MOST_EVENTS: Final = 50
+MOST_TASKS: Final = 500
+MOST_LOG_LINES: Final = 5_000
+_LOG_PAGE: Final = 200
+_LOUD_TASKS: Final = ("assigned", "running", "cancelling", "held", "failed")
+"""Shown whatever the number of the job's other tasks."""
+HISTORY: Final = 240
+"""Answers that the sparklines remember."""
 _OPEN_STATES: Final = ("active", "waiting", "paused")
 _ENDED_STATES: Final = ("done", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wants:
+    """What else the person looks at, beyond jobs, nodes and events."""
+
+    job_id: int | None = None
+    """Whose tasks."""
+    task_id: int | None = None
+    """Whose log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLine:
+    """A task with its newest attempt."""
+
+    task: Task
+    attempt: Attempt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """Of the newest attempt at a task."""
+
+    task_id: int
+    attempt: Attempt | None = None
+    """None: none was made yet."""
+    lines: tuple[str, ...] = ()
+    """Raw, the newest last."""
+    sequence: int = -1
+    """Of the last chunk that was read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What the sparklines show, one value for each answer, the newest last. None: not known then."""
+
+    use: tuple[float | None, ...] = ()
+    """0 to 1: mean utilisation of all devices that can say."""
+    per_minute: tuple[float | None, ...] = ()
+    spread: tuple[float | None, ...] = ()
+    """Mean over the jobs that run: standard deviation / mean of their frames' times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +97,15 @@ class Snapshot:
     lost_s: float | None = None
     """Seconds since the farm's last answer; None: it answers."""
     lost_reason: str = ""
+    job_id: int | None = None
+    """Whose tasks `tasks` are."""
+    tasks: tuple[TaskLine, ...] = ()
+    """Those that run, wait for a person or failed, and the first others."""
+    log: Log | None = None
+    history: History = History()
+    answer: str = ""
+    """What the farm said to the last thing that it was asked to do."""
+    has_refused: bool = False
 
 
 @cache
@@ -65,8 +125,11 @@ def _read(kind: Any, answer: Any, what: str) -> Any:
         ) from error
 
 
-def fetch(get: Get) -> Snapshot:
-    """Ask for everything once: five requests. Raises what `get` raises; UserError for a strange answer."""
+def fetch(get: Get, wants: Wants = Wants(), log: Log | None = None) -> Snapshot:
+    """Ask for everything once: five requests, and a few for what else is wanted. `log`: as it was before.
+
+    Raises what `get` raises; UserError for a strange answer.
+    """
     farm: FarmView = _read(FarmView, get("/farm", {}), "the farm")
     open_jobs = get("/jobs", {"state": list(_OPEN_STATES), "limit": MOST_JOBS})
     ended_jobs = get("/jobs", {"state": list(_ENDED_STATES), "limit": MOST_ENDED_JOBS})
@@ -85,7 +148,85 @@ def fetch(get: Get) -> Snapshot:
         nodes=tuple(sorted(nodes, key=lambda node: node.id)),
         events=tuple(sorted(events, key=lambda event: -event.id)),
         utc_offset_s=float(time.localtime(farm.now).tm_gmtoff),
+        job_id=wants.job_id,
+        tasks=() if wants.job_id is None else _tasks(get, wants.job_id),
+        log=None if wants.task_id is None else _log(get, wants.task_id, log),
     )
+
+
+def _tasks(get: Get, job_id: int) -> tuple[TaskLine, ...]:
+    try:
+        loud = _items(get(f"/jobs/{job_id}/tasks", {"state": _LOUD_TASKS, "limit": MOST_TASKS}), "tasks")
+        first = _items(get(f"/jobs/{job_id}/tasks", {"limit": MOST_TASKS}), "tasks")
+        newest = _items(get(f"/jobs/{job_id}/attempts", {"limit": MOST_TASKS}), "attempts")
+    except NotFound:
+        return ()
+    tasks: tuple[Task, ...] = _read(tuple[Task, ...], [*loud, *first], "tasks")
+    attempts: tuple[Attempt, ...] = _read(tuple[Attempt, ...], newest, "attempts")
+    of: dict[int, Attempt] = {}
+    for attempt in sorted(attempts, key=lambda attempt: attempt.assigned_at):
+        of[attempt.task_id] = attempt
+    each = {task.id: TaskLine(task=task, attempt=of.get(task.id)) for task in tasks}
+    return tuple(each.values())
+
+
+def _log(get: Get, task_id: int, before: Log | None) -> Log:
+    """The log as it is now: only what has come since `before` is asked for."""
+    try:
+        attempts: tuple[Attempt, ...] = _read(
+            tuple[Attempt, ...],
+            _items(get(f"/tasks/{task_id}/attempts", {"limit": 1}), "attempts"),
+            "attempts",
+        )
+    except NotFound:
+        return Log(task_id=task_id)
+    if not attempts:
+        return Log(task_id=task_id)
+    attempt = attempts[0]
+    known = before if before is not None and before.attempt is not None else None
+    is_same = known is not None and known.attempt is not None and known.attempt.id == attempt.id
+    lines = list(known.lines) if is_same and known is not None else [""]
+    sequence = known.sequence if is_same and known is not None else -1
+    while True:
+        answer = get(f"/attempts/{attempt.id}/log", {"after": sequence, "limit": _LOG_PAGE})
+        chunks = _read(LogView, answer, "a log").chunks
+        for chunk in chunks:
+            more = chunk.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+            lines[-1] += more[0]
+            lines += more[1:]
+            sequence = chunk.sequence
+        lines = lines[-MOST_LOG_LINES:]
+        if len(chunks) < _LOG_PAGE:
+            return Log(task_id=task_id, attempt=attempt, lines=tuple(lines), sequence=sequence)
+
+
+def remember(history: History, snapshot: Snapshot) -> History:
+    """The history with what a new snapshot says."""
+    uses = [
+        load.utilisation
+        for node in snapshot.nodes
+        if node.state is not NodeState.OFFLINE
+        for load in node.loads
+        if load.utilisation is not None
+    ]
+    spreads = [
+        line.spread.relative
+        for line in snapshot.jobs
+        if line.job.state is JobState.ACTIVE and line.spread is not None and line.spread.count > 1
+    ]
+    return History(
+        use=_longer(history.use, _mean(uses)),
+        per_minute=_longer(history.per_minute, snapshot.per_minute),
+        spread=_longer(history.spread, _mean(spreads)),
+    )
+
+
+def _longer(values: tuple[float | None, ...], value: float | None) -> tuple[float | None, ...]:
+    return (*values, value)[-HISTORY:]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _items(page: Any, what: str) -> Any:

@@ -201,3 +201,5 @@ class Node:
     running: tuple[str, ...] = ()
     """For people, one per live attempt: "12 shot_010 7"."""
     agent_version: str = ""
+    fails: int | None = None
+    """Attempts that failed or were lost there in the last 24 hours; None: not counted."""

@@ -11,7 +11,7 @@ from farm.errors import NotFound
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, DeviceLoad, Node, NodeView, Use
-from farm.model.states import NodeState
+from farm.model.states import AttemptState, NodeState
 from farm.store import events, rows
 from farm.store.engine import db_now
 from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
@@ -253,6 +253,16 @@ def list_nodes(db: sa.Connection, labels: Mapping[AttemptId, str] | None = None)
         )
         for row in db.execute(sa.select(_T).order_by(_T.c.id)).mappings()
     ]
+
+
+def failures(db: sa.Connection, *, window_s: float) -> dict[NodeId, int]:
+    """Attempts that failed or were lost lately, by node; nodes without any are left out."""
+    ended = sa.select(_ATTEMPT.c.node_id, sa.func.count()).where(
+        _ATTEMPT.c.state.in_([str(AttemptState.FAILED), str(AttemptState.LOST)]),
+        _ATTEMPT.c.finished_at > db_now() - window_s,
+    )
+    counted = db.execute(ended.group_by(_ATTEMPT.c.node_id)).all()
+    return {NodeId(row[0]): int(row[1]) for row in counted}
 
 
 def read_node(db: sa.Connection, node_id: NodeId, labels: Mapping[AttemptId, str] | None = None) -> Node:

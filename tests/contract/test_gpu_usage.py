@@ -181,6 +181,17 @@ def test_figures_that_are_none_do_no_harm(engine: sa.Engine) -> None:
     assert (used.gpu_hours, used.energy_kwh, used.busy, used.vram_peak_mib) == (0, None, None, None)
 
 
+def test_a_node_s_failures_of_late_are_counted(engine: sa.Engine) -> None:
+    hear(engine)
+    job_id = submitted(engine)
+    finish(engine, job_id, "a1")
+    finish(engine, job_id, "a2", outcome=Outcome.JOB_ERROR)
+    finish(engine, job_id, "a3", outcome=Outcome.NODE_FAULT)
+    with reading(engine) as db:
+        assert nodes.failures(db, window_s=3600) == {NODE: 2}
+        assert nodes.failures(db, window_s=-3600) == {}
+
+
 def test_a_device_that_is_lost_is_told_once(engine: sa.Engine) -> None:
     hear(engine, loads=(DeviceLoad(device_id="GPU-1"),))
     for _ in range(2):

@@ -20,7 +20,17 @@ def a_job(number: int, **changes: Any) -> dict[str, Any]:
         "state": "active",
         "settings": {"priority": 50, "user": "anna"},
         "submitted_at": NOW - 600,
-        "steps": [{"id": number, "job_id": number, "name": "render", "position": 0, "counts": counts}],
+        "steps": [
+            {
+                "id": number,
+                "job_id": number,
+                "name": "render",
+                "position": 0,
+                "counts": counts,
+                "mean_runtime_s": 9.0,
+                "demand": {"vram_mib": 12288, "gpus": 1},
+            }
+        ],
         "reason": "",
     }
     view = {
@@ -63,6 +73,37 @@ def a_node(name: str, **changes: Any) -> dict[str, Any]:
         "attempts": ["a", "b"],
         "running": ["7 shot_007 31", "7 shot_007 32"],
         "agent_version": "0.1.0",
+        "fails": 2,
+    } | changes
+
+
+def a_task(number: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "id": 7000 + number,
+        "job_id": 7,
+        "step_id": 7,
+        "step": "render",
+        "index": number - 1,
+        "label": str(number),
+        "state": "running",
+        "starts": 1,
+        "node_id": "gpu-01",
+        "progress": 0.4,
+    } | changes
+
+
+def an_attempt(number: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "id": f"attempt-{number}",
+        "task_id": 7000 + number,
+        "job_id": 7,
+        "step_id": 7,
+        "node_id": "gpu-01",
+        "device_id": "GPU-1",
+        "state": "running",
+        "assigned_at": NOW - 31,
+        "started_at": NOW - 30,
+        "message": "Sample 205/512",
     } | changes
 
 
@@ -125,6 +166,36 @@ def events() -> list[dict[str, Any]]:
     ]
 
 
+def tasks() -> list[dict[str, Any]]:
+    return [
+        *(a_task(number) for number in range(1, 4)),
+        a_task(
+            4,
+            state="failed",
+            failures=3,
+            starts=3,
+            reason="out of VRAM: 11 GiB asked for, 2 free",
+            progress=None,
+        ),
+        *(a_task(number, state="done", runtime_s=9.0 + number / 4, progress=1.0) for number in range(5, 9)),
+        *(a_task(number, state="ready", starts=0, node_id=None, progress=None) for number in range(9, 13)),
+    ]
+
+
+def attempts() -> list[dict[str, Any]]:
+    usage = {"device_model": "NVIDIA L40S", "vram_peak_mib": 8400}
+    return [
+        *(an_attempt(number) for number in range(1, 4)),
+        an_attempt(4, state="failed", reason="out of VRAM: 11 GiB asked for, 2 free"),
+        *(an_attempt(number, state="succeeded", message="", usage=usage) for number in range(5, 9)),
+    ]
+
+
+def log_text() -> str:
+    lines = [f"Fra:31 Mem:512M | Sample {number}/512" for number in range(1, 61)]
+    return "\n".join(["Read blend: /shots/sq010.blend", *lines]) + "\n"
+
+
 class FakeFarm:
     """Answers like the API. Its lists may be changed while it is asked; `error` is raised when set."""
 
@@ -132,6 +203,11 @@ class FakeFarm:
         self.jobs = jobs()
         self.nodes = nodes()
         self.events = events()
+        self.tasks = tasks()
+        self.attempts = attempts()
+        self.log = log_text()
+        self.sent: list[tuple[str, str, dict[str, Any]]] = []
+        self.refusal: Exception | None = None
         self.error: Exception | None = None
         self.now = NOW
 
@@ -140,10 +216,30 @@ class FakeFarm:
             raise self.error
         if path == "/farm":
             return self._farm()
+        if path.startswith(("/jobs/", "/tasks/", "/attempts/")):
+            return self._deeper(path, params)
         items = {"/jobs": self.jobs, "/nodes": self.nodes, "/events": self.events}[path]
         if path == "/jobs":
             items = [item for item in items if item["job"]["state"] in params["state"]]
         return {"items": items, "next": None}
+
+    def send(self, method: str, path: str, body: Mapping[str, Any]) -> Any:
+        if self.refusal is not None:
+            raise self.refusal
+        self.sent.append((method, path, dict(body)))
+        return {}
+
+    def _deeper(self, path: str, params: Mapping[str, Any]) -> Any:
+        _, kind, name, what = path.split("/")
+        if kind == "attempts":
+            is_first = params["after"] < 0
+            return {"chunks": [{"sequence": 0, "text": self.log}] if is_first else [], "is_ended": False}
+        if kind == "tasks":
+            found = [each for each in self.attempts if each["task_id"] == int(name)]
+            return {"items": found, "next": None}
+        states = params.get("state")
+        listed = self.attempts if what == "attempts" else self.tasks
+        return {"items": [each for each in listed if not states or each["state"] in states], "next": None}
 
     def _farm(self) -> dict[str, Any]:
         open_jobs = [j for j in self.jobs if j["job"]["state"] in ("active", "waiting", "paused")]

@@ -14,24 +14,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
+from farm.live.cells import Column, cell, fit_columns, share_rows, sparkline
 from farm.live.feed import Feed
+from farm.live.panes import bar, figure
 from farm.live.plain import changes, overview
-from farm.live.render import Column, bar, cell, figure, fit_columns, render, share_rows
-from farm.live.snapshot import Snapshot, fetch
-from farm.live.view import Pane, View
+from farm.live.render import HELP, render
+from farm.live.snapshot import History, Log, Snapshot, Wants, fetch, remember
+from farm.live.view import Action, Pane, Target, Typing, View
 from farm.model.work import Counts
-from tests.edges.live_farm import HOSTILE, FakeFarm, a_job, a_node, an_event
+from tests.edges.live_farm import HOSTILE, FakeFarm, a_job, a_node, a_task, an_attempt, an_event
 
+LATELY = History(
+    use=tuple(number / 30 for number in range(30)),
+    per_minute=(None, *(abs(15 - number) / 1.5 for number in range(29))),
+    spread=(0.1, 0.2, None, 0.4, 0.15),
+)
+VIEWS = {
+    "overview": View(),
+    "tasks": View(focus=Pane.TASKS, job_id=7, cursor={Pane.TASKS: 3}),
+    "log": View(focus=Pane.LOG, job_id=7, task_id=7001, task_name="job 7 render 1", cursor={Pane.LOG: 5}),
+    "nodes": View(focus=Pane.NODES, is_enlarged=True, filters={Pane.NODES: "state=online"}),
+    "help": View(focus=Pane.HELP),
+}
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
 def a_snapshot(farm: FakeFarm | None = None, **changes: Any) -> Snapshot:
-    asked = fetch((farm or FakeFarm()).get)
-    return replace(asked, **({"utc_offset_s": 0.0, "per_minute": 12.4} | changes))
+    asked = fetch((farm or FakeFarm()).get, Wants(job_id=7, task_id=7001))
+    return replace(asked, **({"utc_offset_s": 0.0, "per_minute": 12.4, "history": LATELY} | changes))
 
 
 def drawn(snapshot: Snapshot, width: int, height: int, *, colour: bool = False, **view: Any) -> str:
+    return _printed(render(snapshot, width, height, colour=colour, view=View(**view)), width, height, colour)
+
+
+def _printed(picture: Text, width: int, height: int, colour: bool) -> str:
     console = Console(
         file=io.StringIO(),
         width=width,
@@ -40,7 +59,7 @@ def drawn(snapshot: Snapshot, width: int, height: int, *, colour: bool = False, 
         color_system="truecolor" if colour else None,
         legacy_windows=False,
     )
-    console.print(render(snapshot, width, height, colour=colour, view=View(**view)), end="")
+    console.print(picture, end="")
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -58,14 +77,20 @@ def named(name: str) -> FakeFarm:
         a_node("idle", running=[], reason=name),
     ]
     farm.events = [an_event(1, text=name, actor=name)]
+    farm.tasks = [a_task(1, step=name, label=name, node_id=name, reason=name)]
+    farm.attempts = [an_attempt(1, node_id=name, device_id=name, message=name, reason=name)]
+    farm.log = name * 3
     return farm
 
 
+@pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
-def test_the_picture_is_as_it_was(width: int, height: int) -> None:
-    stored = SNAPSHOTS / f"live-{width}x{height}.txt"
+def test_the_picture_is_as_it_was(width: int, height: int, name: str) -> None:
+    """Draw anew with: python -m tests.edges.live_pictures"""
+    stored = SNAPSHOTS / f"live-{name}-{width}x{height}.txt"
+    text = render(a_snapshot(), width, height, colour=False, view=VIEWS[name]).plain
 
-    assert drawn(a_snapshot(), width, height) == stored.read_text(encoding="utf-8")
+    assert text == stored.read_text(encoding="utf-8")
 
 
 def test_a_lost_farm_is_told_in_the_header_and_the_last_picture_stays() -> None:
@@ -103,11 +128,24 @@ def test_without_colour_the_picture_holds_no_escape_and_says_the_same() -> None:
 @pytest.mark.parametrize("colour", [False, True])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (40, 10), (7, 3)])
 def test_a_hostile_name_reaches_no_terminal(colour: bool, width: int, height: int) -> None:
-    text = drawn(a_snapshot(named(HOSTILE)), width, height, colour=colour)
-
-    assert "\x1b[31m" not in text
-    own_colours = re.compile(r"\x1b\[[0-9;]*m")
-    check_lines(own_colours.sub("", text) if colour else text, width, height)
+    said = {"answer": HOSTILE, "has_refused": True, "lost_reason": HOSTILE}
+    snapshot = a_snapshot(named(HOSTILE))
+    typing = Typing(what="filter", text=HOSTILE)
+    asked = {
+        **VIEWS,
+        "typing": View(typing=typing),
+        "priority": View(typing=replace(typing, what="priority", target=Target(name=HOSTILE))),
+        "asking": View(asking=Action(method="POST", path="/", question=HOSTILE)),
+        "said": View(said=HOSTILE),
+        "filtered": View(filters=dict.fromkeys(Pane, HOSTILE)),
+        "named": View(focus=Pane.LOG, job_id=7, task_id=7001, task_name=HOSTILE),
+    }
+    for view in asked.values():
+        for told in (snapshot, replace(snapshot, **said)):
+            text = _printed(render(told, width, height, colour=colour, view=view), width, height, colour)
+            assert "\x1b[31m" not in text
+            own_colours = re.compile(r"\x1b\[[0-9;]*m")
+            check_lines(own_colours.sub("", text) if colour else text, width, height)
 
 
 @given(name=st.text(max_size=60), width=st.integers(1, 220), height=st.integers(1, 60))
@@ -115,7 +153,15 @@ def test_a_hostile_name_reaches_no_terminal(colour: bool, width: int, height: in
 def test_whatever_the_names_and_the_size_every_line_fits(name: str, width: int, height: int) -> None:
     snapshot = a_snapshot(named(name))
     for pane in Pane:
-        view = View(focus=pane, is_enlarged=len(name) % 2 == 0, scroll={pane: len(name)})
+        view = View(
+            focus=pane,
+            is_enlarged=len(name) % 2 == 0,
+            cursor={pane: len(name)},
+            job_id=7,
+            task_id=7001,
+            task_name=name,
+            filters={pane: name},
+        )
         check_lines(render(snapshot, width, height, colour=False, view=view).plain, width, height)
 
 
@@ -144,7 +190,7 @@ def test_a_reason_stands_below_its_job_where_there_is_no_room_beside_it() -> Non
 def test_a_device_that_cannot_say_its_use_says_so() -> None:
     lines = drawn(a_snapshot(), 80, 24).splitlines()
 
-    (row,) = (line for line in lines if line.startswith("ws-anna"))
+    (row,) = (line for line in lines if line.startswith(" ws-anna"))
     assert row.count("n/a") == 4
     assert "0%" not in row
 
@@ -153,12 +199,12 @@ def test_an_enlarged_pane_has_the_screen_and_scrolls() -> None:
     farm = FakeFarm()
     farm.nodes = [a_node(f"node-{number:03d}") for number in range(100)]
 
-    text = drawn(a_snapshot(farm), 80, 24, focus=Pane.NODES, is_enlarged=True, scroll={Pane.NODES: 90})
+    text = drawn(a_snapshot(farm), 80, 24, focus=Pane.NODES, is_enlarged=True, cursor={Pane.NODES: 99})
 
     assert "JOBS" not in text
-    assert "node-090" in text
-    assert "node-099" in text
-    assert "NODES 91–100 of 100" in text
+    assert "node-081" in text
+    assert "▸node-099" in text
+    assert "NODES 82–100 of 100" in text
 
 
 @given(
@@ -254,3 +300,69 @@ def test_the_feed_is_the_only_thing_that_waits() -> None:
     feed = Feed(FakeFarm().get, interval_s=1, notify=lambda: None)
 
     assert feed.latest() == Snapshot()
+
+
+def test_the_line_under_the_cursor_is_marked_and_stays_on_the_screen() -> None:
+    farm = FakeFarm()
+    farm.jobs = [a_job(number, waiting="12 nodes: VRAM" if number % 3 else "") for number in range(100, 200)]
+    snapshot = a_snapshot(farm)
+    for at in (0, 1, 7, 50, 98, 99):
+        lines = render(
+            snapshot, 80, 24, colour=False, view=View(is_enlarged=True, cursor={Pane.JOBS: at})
+        ).plain.splitlines()
+        (marked,) = (line for line in lines[3:] if line.startswith("▸"))
+        assert f" {100 + at} shot_" in marked
+        assert sum(not line.strip() for line in lines) <= 1, "the screen is full"
+
+
+def test_what_is_typed_or_asked_stands_at_the_bottom() -> None:
+    typing = View(typing=Typing(what="filter", text="x" * 100 + "state=failed"))
+    assert (
+        drawn(a_snapshot(), 80, 24, typing=typing.typing).splitlines()[-1].rstrip().endswith("state=failed▏")
+    )
+    asking = Action(method="POST", path="/jobs/7/cancel", question="cancel job 7 " + "long " * 40)
+    last = drawn(a_snapshot(), 80, 24, asking=asking).splitlines()[-1]
+    assert last.startswith("cancel job 7 long")
+    assert last.endswith("? y/n")
+    assert "forbidden" in drawn(a_snapshot(answer="forbidden", has_refused=True), 80, 24).splitlines()[-1]
+
+
+def test_a_filter_that_cannot_be_read_is_said_and_lets_everything_through() -> None:
+    text = drawn(a_snapshot(), 120, 40, filters={Pane.JOBS: "stat=failed"}, is_enlarged=True)
+    assert "JOBS: there is no 'stat'" in text or "stat" in text.splitlines()[2]
+    assert "shot_008" in text
+
+
+def test_a_log_shows_its_end_and_scrolls_up() -> None:
+    log = View(focus=Pane.LOG, task_id=7001)
+    snapshot = a_snapshot()
+    assert "Sample 60/512" in render(snapshot, 80, 24, colour=False, view=log).plain
+    up = replace(log, cursor={Pane.LOG: 50})
+    text = render(snapshot, 80, 24, colour=False, view=up).plain
+    assert "Sample 60/512" not in text
+    assert "50 lines above its end" in text
+    nothing = replace(snapshot, log=Log(task_id=7001))
+    assert "no attempt was made yet" in render(nothing, 80, 24, colour=False, view=log).plain
+    assert "reading" in render(replace(snapshot, log=None), 80, 24, colour=False, view=log).plain
+
+
+def test_every_key_of_the_help_fits_80_columns() -> None:
+    text = drawn(a_snapshot(), 80, 24, focus=Pane.HELP)
+    assert all(told in text for _, told in HELP)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e9, 1e9)), max_size=40), st.integers(0, 30))
+def test_a_sparkline_is_as_wide_as_asked(values: list[float | None], width: int) -> None:
+    assert len(sparkline(values, width)) == width
+
+
+def test_a_sparkline_shows_what_is_not_known_as_a_gap() -> None:
+    assert sparkline([0.0, None, 0.5, 1.0], 5, top=1.0) == " ▁ ▅█"
+    assert sparkline([0.0, 0.0], 2) == "▁▁"
+
+
+def test_the_history_tells_use_and_spread_of_what_can_say() -> None:
+    history = remember(remember(History(), a_snapshot()), Snapshot())
+    assert history.use == (0.97, None)
+    assert history.per_minute == (12.4, None)
+    assert history.spread[0] == pytest.approx(1 / 9)

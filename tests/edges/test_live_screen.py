@@ -33,7 +33,7 @@ def get(path, params):
     asked += 1
     {act}
     return farm.get(path, params)
-sys.exit(run(get, interval_s=0.05{options}))
+sys.exit(run(get, send=farm.send, interval_s=0.05{options}))
 """
 
 
@@ -112,10 +112,32 @@ def test_it_draws_resizes_obeys_keys_and_quits_on_q() -> None:
         screen.read(lambda seen: b"WHY NOTHING RUNS" in seen)
 
         screen.type(b"nn")
-        screen.read(lambda seen: b"n smaller" in seen)
+        screen.read(lambda seen: b"d drain" in seen)
         screen.type(b"\x1b[B")
-        screen.read(lambda seen: "NODES 2–3 of 3".encode() in seen)
+        screen.read(lambda seen: "▸\x1b[0m\x1b[7mgpu-02".encode() in seen)
+        screen.type(b"dy")
+        screen.read(lambda seen: b"gpu-02 may work again" in seen)
 
+        screen.type(b"q")
+        assert screen.ends() == 0
+
+
+@pytest.mark.e2e
+def test_tasks_output_filter_and_a_cancel_by_keys_alone() -> None:
+    with terminal("if asked > 3: farm.refusal = Forbidden('job 7 belongs to anna')") as screen:
+        screen.read(lambda seen: b"shot_008" in seen)
+        screen.type(b"\r")
+        screen.read(lambda seen: b"Sample 205/" in seen)
+        screen.type(b"/state=failed\r")
+        screen.read(lambda seen: b"only state=failed" in seen)
+        screen.type(b"l")
+        screen.read(lambda seen: b"Sample 60/512" in seen)
+        screen.type(b"\x1b")
+        screen.read(lambda seen: b"only state=failed" in seen)
+        screen.type(b"c")
+        screen.read(lambda seen: b"cancel job 7 render 4 ? y/n" in seen)
+        screen.type(b"y")
+        screen.read(lambda seen: b"job 7 belongs to anna" in seen)
         screen.type(b"q")
         assert screen.ends() == 0
 

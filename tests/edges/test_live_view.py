@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -14,19 +16,37 @@ from hypothesis import strategies as st
 
 from farm.errors import Forbidden, Unavailable, UserError
 from farm.live.feed import Feed
-from farm.live.snapshot import Snapshot, Throughput, fetch
-from farm.live.view import PAGE, Pane, View, keys, pressed
+from farm.live.lists import lists, target
+from farm.live.render import render
+from farm.live.snapshot import Log, Snapshot, Throughput, Wants, fetch
+from farm.live.view import PAGE, SORTS, Action, Pane, Target, Typing, View, keys, place, pressed
 from farm.model.ids import JobId
-from tests.edges.live_farm import FakeFarm, a_job
+from tests.edges.live_farm import FakeFarm, a_job, an_attempt
+from tests.waiting import wait_until
 
-SIZES = {Pane.JOBS: 30, Pane.NODES: 3, Pane.EVENTS: 0}
+IDS = {
+    Pane.JOBS: [str(number) for number in range(30)],
+    Pane.NODES: ["a", "b", "c"],
+    Pane.EVENTS: [],
+    Pane.TASKS: ["t1", "t2"],
+    Pane.LOG: ["line"] * 100,
+}
+JOB = Target(id="7", name="job 7 shot", job_id=7)
+TASK = Target(id="71", name="job 7 render 1", job_id=7, task_id=71)
+NODE = Target(id="a b", name="a b", node_id="a b")
 
 
-def after(*pressed_keys: str, view: View | None = None) -> View:
+def after(*pressed_keys: str, view: View | None = None, target: Target = JOB) -> View:
     view = view or View()
     for key in pressed_keys:
-        view = pressed(view, key, SIZES)
+        view, _ = pressed(view, key, IDS, target)
     return view
+
+
+def asked(*pressed_keys: str, view: View | None = None, target: Target = JOB) -> Action | None:
+    """What the last key asks of the farm; the ones before must ask nothing."""
+    view = after(*pressed_keys[:-1], view=view, target=target)
+    return pressed(view, pressed_keys[-1], IDS, target)[1]
 
 
 def test_a_panes_key_focuses_then_enlarges_then_makes_it_small_again() -> None:
@@ -36,18 +56,112 @@ def test_a_panes_key_focuses_then_enlarges_then_makes_it_small_again() -> None:
     assert after("n", "n", "e") == View(focus=Pane.EVENTS)
 
 
-def test_scrolling_stops_at_both_ends() -> None:
-    assert after("up").scroll[Pane.JOBS] == 0
-    assert after("down", "page-down").scroll[Pane.JOBS] == PAGE + 1
-    assert after(*["page-down"] * 9).scroll[Pane.JOBS] == 29
-    assert after("n", *["down"] * 9).scroll[Pane.NODES] == 2
-    assert after("e", "down").scroll[Pane.EVENTS] == 0
+def test_the_cursor_stops_at_both_ends_and_follows_what_it_stands_on() -> None:
+    assert after("up").cursor[Pane.JOBS] == 0
+    assert after("down", "page-down").cursor[Pane.JOBS] == PAGE + 1
+    assert after(*["page-down"] * 9).cursor[Pane.JOBS] == after("end").cursor[Pane.JOBS] == 29
+    assert after("end", "home").cursor[Pane.JOBS] == 0
+    assert after("n", *["down"] * 9).cursor[Pane.NODES] == 2
+    assert after("e", "down").cursor[Pane.EVENTS] == 0
+    view = after("down", "down")
+    assert place(view, Pane.JOBS, ["9", "8", "2", "0"]) == 2, "its job has another place now"
+    assert place(view, Pane.JOBS, ["9"]) == 0, "it has gone"
+    assert place(view, Pane.JOBS, []) == 0
+
+
+def test_enter_leads_from_a_job_to_its_tasks_to_the_output_and_escape_back() -> None:
+    tasks = after("enter")
+    assert (tasks.focus, tasks.job_id) == (Pane.TASKS, 7)
+    log = after("down", "enter", view=tasks, target=TASK)
+    assert (log.focus, log.task_id, log.task_name) == (Pane.LOG, 71, "job 7 render 1")
+    assert after("up", "up", "down", view=log).cursor[Pane.LOG] == 1, "counted from the end"
+    assert after("escape", view=log).focus is Pane.TASKS
+    assert after("escape", "escape", view=log).focus is Pane.JOBS
+    assert after("enter", view=View(), target=Target()).said == "no job is chosen"
+    assert after("l", view=View(focus=Pane.JOBS)).said.startswith("no task is chosen")
+    again = after("escape", "enter", view=replace(tasks, filters={Pane.TASKS: "x"}), target=JOB)
+    assert again.filters == {Pane.TASKS: "x"}
+    other = after("escape", "enter", view=tasks, target=replace(JOB, job_id=8))
+    assert (other.job_id, other.cursor) == (8, {}), "another job's tasks begin at their top"
+
+
+@pytest.mark.parametrize(
+    ("key", "target", "method", "path", "body"),
+    [
+        ("p", JOB, "PATCH", "/jobs/7", {"is_paused": True}),
+        ("p", replace(JOB, is_paused=True), "PATCH", "/jobs/7", {"is_paused": False}),
+        ("c", JOB, "POST", "/jobs/7/cancel", {}),
+        ("r", JOB, "POST", "/jobs/7/retry", {}),
+        ("c", TASK, "POST", "/jobs/7/cancel", {"task_ids": [71]}),
+        ("r", TASK, "POST", "/jobs/7/retry", {"task_ids": [71]}),
+        ("d", NODE, "POST", "/nodes/a%20b/drain", {}),
+        ("d", replace(NODE, is_drained=True), "POST", "/nodes/a%20b/undrain", {}),
+    ],
+)
+def test_what_changes_the_farm_is_done_after_a_yes_and_only_then(
+    key: str, target: Target, method: str, path: str, body: dict[str, object]
+) -> None:
+    asking = after(key, target=target).asking
+    assert asking is not None
+    assert target.name in asking.question
+    assert asked(key, target=target) is None
+    action = asked(key, "y", target=target)
+    assert action is not None
+    assert (action.method, action.path, action.body) == (method, path, body)
+    for no in ("n", "escape", "enter", "q", " "):
+        assert asked(key, no, target=target) is None
+        assert after(key, no, target=target).asking is None
+
+
+def test_a_priority_is_typed() -> None:
+    assert asked("+", "9", "5", "backspace", "0", "enter") == Action(
+        method="PATCH",
+        path="/jobs/7",
+        body={"priority": 90},
+        done="job 7 shot has priority 90 now",
+    )
+    for wrong in ("101", "x", "", "-1", "²"):
+        view = after("+", *wrong)
+        assert pressed(view, "enter", IDS, JOB)[1] is None
+        assert "0 to 100" in after("enter", view=view).said
+    assert asked("+", "9", "escape") is None
+
+
+def test_a_key_without_its_item_says_what_it_is_for() -> None:
+    assert after("d").said == "d is for a node: choose one first"
+    assert after("p", target=TASK).said.startswith("p is for a job")
+    assert after("c", target=Target()).said.startswith("c is for a job or a task")
+
+
+def test_a_filter_is_typed_and_escape_takes_it_away() -> None:
+    view = after("/", *"user=Ann", "q", "backspace", "a", "enter")
+    assert view.filters == {Pane.JOBS: "user=Anna"}
+    assert after("/", view=view).typing == Typing(what="filter", text="user=Anna")
+    assert after("/", "clear", "enter", view=view).filters == {Pane.JOBS: ""}
+    assert after("/", "x", "escape", view=view).filters == view.filters
+    assert after("escape", view=view).filters == {Pane.JOBS: ""}
+    assert len((after("/", *"x" * 600).typing or Typing(what="")).text) == 500
+
+
+def test_orders_go_round() -> None:
+    seen = [after(*["o"] * times).sorts[Pane.JOBS] for times in range(1, len(SORTS[Pane.JOBS]) + 1)]
+    assert seen == [*SORTS[Pane.JOBS][1:], ""]
 
 
 def test_keys_are_read_also_when_an_arrow_comes_in_two_pieces() -> None:
-    assert keys(b"jN\x1b[A\x1bOB\x1b[5~q") == (["j", "n", "up", "down", "page-up", "q"], b"")
+    assert keys(b"jN\x1b[A\x1bOB\x1b[5~q\r\x7f") == (
+        ["j", "N", "up", "down", "page-up", "q", "enter", "backspace"],
+        b"",
+    )
     found, rest = keys(b"n\x1b[")
     assert (found, keys(rest + b"Bq")) == (["n"], (["down", "q"], b""))
+
+
+def test_letters_beyond_ascii_come_whole() -> None:
+    assert keys("ä渲".encode()) == (["ä", "渲"], b"")
+    _, rest = keys("ä".encode()[:1])
+    assert keys(rest + "ä".encode()[1:]) == (["ä"], b"")
+    assert keys(b"\xffq") == (["q"], b"")
 
 
 def test_a_lone_escape_does_not_swallow_the_next_key() -> None:
@@ -60,6 +174,81 @@ def test_no_bytes_from_a_keyboard_do_harm(typed: bytes) -> None:
     found, rest = keys(typed)
     after(*found)
     assert len(rest) < 16
+
+
+@given(st.lists(st.sampled_from([*"jnes?tl/opcr+dyqx1", "enter", "escape", "up", "end", "backspace"])))
+def test_no_keys_lead_astray(typed: list[str]) -> None:
+    view = View()
+    for key in typed:
+        shown = fetched()
+        listed = lists(shown, view)
+        view, action = pressed(view, key, listed.ids, target(listed, view))
+        assert action is None or action.path.startswith(("/jobs/", "/nodes/"))
+        render(shown, 80, 24, colour=False, view=view)
+
+
+@cache
+def fetched() -> Snapshot:
+    return fetch(FakeFarm().get, Wants(job_id=7, task_id=7001))
+
+
+def test_lists_are_filtered_and_ordered_by_the_fields_of_the_command_line() -> None:
+    view = View(
+        filters={
+            Pane.JOBS: "state=active",
+            Pane.NODES: "gpus>0",
+            Pane.TASKS: "state=failed",
+            Pane.EVENTS: "x=",
+        },
+        sorts={Pane.JOBS: "-progress"},
+        job_id=7,
+    )
+    listed = lists(fetched(), view)
+    assert [line.job.id for line in listed.jobs] == [8, 10, 7, 9]
+    assert listed.ids[Pane.NODES] == ["gpu-01", "gpu-02"]
+    assert listed.ids[Pane.TASKS] == ["7004"]
+    assert list(listed.wrong) == [Pane.EVENTS]
+    assert lists(fetched(), replace(view, job_id=8)).tasks == (), (
+        "those of another job are not shown as its own"
+    )
+
+
+def test_a_feed_asks_for_what_is_looked_at_and_does_what_it_is_told() -> None:
+    farm = FakeFarm()
+    feed = Feed(farm.get, interval_s=60, notify=lambda: None, send=farm.send)
+    feed.start()
+    try:
+        wait_until(lambda: feed.latest().farm, "the first answer")
+        assert (feed.latest().tasks, feed.latest().log) == ((), None)
+        feed.want(Wants(job_id=7, task_id=7001))
+        wait_until(lambda: feed.latest().log, "the log, long before the interval is over")
+        assert len(feed.latest().tasks) == 12
+        action = Action(method="POST", path="/jobs/7/cancel", done="job 7 is cancelled")
+        feed.act(action)
+        wait_until(lambda: feed.latest().answer == "job 7 is cancelled", "the answer")
+        assert farm.sent == [("POST", "/jobs/7/cancel", {})]
+        feed.hush()
+        assert feed.latest().answer == ""
+        farm.refusal = Forbidden("job 7 belongs to anna")
+        feed.act(action)
+        wait_until(lambda: feed.latest().has_refused, "the refusal")
+        assert feed.latest().answer == "job 7 belongs to anna"
+    finally:
+        feed.stop()
+
+
+def test_a_log_is_read_on_where_it_ended_and_anew_for_another_attempt() -> None:
+    farm = FakeFarm()
+    first = fetch(farm.get, Wants(task_id=7001)).log
+    assert first is not None
+    assert first.lines[-2:] == ("Fra:31 Mem:512M | Sample 60/512", "")
+    again = fetch(farm.get, Wants(task_id=7001), first).log
+    assert again == first
+    farm.attempts[0] = an_attempt(1, id="another")
+    farm.log = "new\r\nhalf"
+    assert (fetch(farm.get, Wants(task_id=7001), first).log or first).lines == ("new", "half")
+    farm.attempts = []
+    assert fetch(farm.get, Wants(task_id=7001), first).log == Log(task_id=7001)
 
 
 def test_jobs_that_may_run_stand_first_by_priority_and_ended_ones_last() -> None:
