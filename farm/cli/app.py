@@ -236,6 +236,19 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
                 "--probe", help="First find out on a GPU, with few samples, what the frames cost most."
             ),
         ] = False,
+        tiles: Annotated[
+            str | None,
+            typer.Option(
+                metavar="COLSxROWS",
+                help="Render each frame in tiles on several nodes: 2x2. Blender's Cycles.",
+            ),
+        ] = None,
+        sample_chunks: Annotated[
+            int | None,
+            typer.Option(
+                metavar="N", help="Render each frame N times with a share of its samples. Blender's Cycles."
+            ),
+        ] = None,
         cold: Annotated[bool, typer.Option("--cold", help="Start the renderer anew for each task.")] = False,
         film: Annotated[
             str | None,
@@ -302,6 +315,8 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             is_preview_first=preview_first,
             is_probed=probe,
             is_cold=cold,
+            tiles=tiles,
+            sample_chunks=sample_chunks,
             film=film,
             film_rate=film_rate,
             is_overwrite=overwrite,

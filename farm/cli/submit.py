@@ -16,7 +16,7 @@ from farm.cli.plugins import COMMAND, load_plugins, plugin_for
 from farm.cli.show import shown
 from farm.errors import UserError
 from farm.flow.submit import TaskSpace, plan_job, read_limit_needs
-from farm.model.frames import describe, expand_pattern, has_frame, parse_frames
+from farm.model.frames import describe, expand_pattern, has_frame, parse_frames, part_name
 from farm.model.ids import JobId
 from farm.model.plugin import Plugin, Preview, SubmitOptions
 from farm.model.work import JobSettings, Submission, Tag
@@ -60,6 +60,9 @@ class Wish:
     is_preview_first: bool = False
     is_probed: bool = False
     is_cold: bool = False
+    tiles: str | None = None
+    """Columns x rows: "2x2"."""
+    sample_chunks: int | None = None
     film: str | None = None
     """File name of a film at the end; empty: named after the frames."""
     film_rate: str | None = None
@@ -101,6 +104,10 @@ def make(wish: Wish, *, cwd: Path, login: str) -> Made:
     plugin = plugin_for(path, plugins)
     _refuse_parameters(wish)
     options = _options(wish, chosen | _user(chosen, login), cwd=cwd)
+    if (options.tiles is not None or options.sample_chunks != 1) and not plugin.splits_frames:
+        raise UserError(
+            f"--tiles and --sample-chunks are for Blender scenes; {plugin.name} renders whole frames"
+        )
     return Made(submission=plugin.submission(path, options), plugin=plugin, notes=_broken(broken))
 
 
@@ -146,6 +153,8 @@ def _options(
         is_preview_first=wish.is_preview_first,
         is_probed=wish.is_probed,
         is_cold=wish.is_cold,
+        tiles=None if wish.tiles is None else _tiles(wish.tiles),
+        sample_chunks=1 if wish.sample_chunks is None else wish.sample_chunks,
         film=wish.film,
         film_rate="24" if wish.film_rate is None else wish.film_rate,
     )
@@ -184,6 +193,13 @@ def _seconds(text: str) -> float:
     if not 0 < seconds <= _LONGEST_S:
         raise UserError(f"--timeout {shown(text, 40)}: give more than 0 and at most 365 days")
     return seconds
+
+
+def _tiles(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"\s*([0-9]{1,3})\s*[xX]\s*([0-9]{1,3})\s*", text)
+    if match is None:
+        raise UserError(f"--tiles {shown(text, 40)}: give columns x rows, such as 2x2 or 4x1")
+    return int(match.group(1)), int(match.group(2))
 
 
 def _job_number(text: str) -> int:
@@ -256,11 +272,16 @@ def expected_files(submission: Submission) -> Iterator[str]:
     """Every file that the job will write, as far as it is known: absolute paths."""
     for output in submission.outputs:
         folder = submission.parameters[output.directory_parameter]
-        if output.frames_parameter is None or not has_frame(output.file_pattern):
+        if output.frames_parameter is None:
             yield os.path.join(folder, output.file_pattern)
             continue
         for frame in step_frames(submission, output.step, output.frames_parameter):
-            yield os.path.join(folder, expand_pattern(output.file_pattern, frame))
+            name = expand_pattern(output.file_pattern, frame)
+            if output.part_parameter is None:
+                yield os.path.join(folder, name)
+                continue
+            for part in step_frames(submission, output.step, output.part_parameter):
+                yield os.path.join(folder, part_name(name, part))
 
 
 def existing_files(submission: Submission) -> list[str]:

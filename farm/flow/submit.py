@@ -21,7 +21,15 @@ from typing import Any, Final
 
 from farm.errors import UserError
 from farm.flow.classify import classify
-from farm.model.frames import MAX_FRAME, MAX_FRAMES, canonical, expand_pattern, has_frame, parse_frames
+from farm.model.frames import (
+    MAX_FRAME,
+    MAX_FRAMES,
+    canonical,
+    expand_pattern,
+    has_frame,
+    parse_frames,
+    part_name,
+)
 from farm.model.limits import LIMIT_PREFIX, MAX_LIMIT, check_limit_name
 from farm.model.machines import Demand
 from farm.model.work import (
@@ -252,7 +260,11 @@ class TaskSpace:
             return ()
         if output.frames_parameter is None:
             return (output.file_pattern,)
-        return tuple(expand_pattern(output.file_pattern, frame) for frame in self.frames(step, index))
+        names = tuple(expand_pattern(output.file_pattern, frame) for frame in self.frames(step, index))
+        if output.part_parameter is None:
+            return names
+        part = int(self.parameters(step, index)[output.part_parameter][1])
+        return tuple(part_name(name, part) for name in names)
 
     def is_adaptive(self, step: str) -> bool:
         """Whether the template asks for chunks of a target run time (which we make of the default size)."""
@@ -283,7 +295,8 @@ class TaskSpace:
                 f"{where}: all frames would be written to '{_shown(output.file_pattern)}'; "
                 "put #### where the frame number goes"
             )
-        others = [name for name in self._definitions[step] if name != output.frames_parameter]
+        told_apart = (output.frames_parameter, output.part_parameter)
+        others = [name for name in self._definitions[step] if name not in told_apart]
         if len(set(values)) < len(values) or (others and self._repeats_frames(step)):
             told = f"tasks that differ in {', '.join(others)} only" if others else "tasks of the same frame"
             raise UserError(f"{where}: {told} would write the same file '{_shown(output.file_pattern)}'")
@@ -622,6 +635,9 @@ def _outputs_by_step(
                 raise UserError(f"{where} names {told}")
             if defined[output.frames_parameter].type.value not in _INT_TYPES:
                 raise UserError(f"{where}: task parameter {output.frames_parameter} holds no whole numbers")
+            part = output.part_parameter
+            if part is not None and (part not in defined or defined[part].type.value != "INT"):
+                raise UserError(f"{where}: there is no task parameter {_shown(part)} of whole numbers")
         by_step[output.step] = output
     return by_step
 
@@ -929,15 +945,16 @@ def _read_outputs(value: Any) -> tuple[OutputSpec, ...]:
         for key in ("step", "directory_parameter", "file_pattern"):
             if not isinstance(entry.get(key), str):
                 raise UserError(f"farm:output needs {key}, as text")
-        frames_parameter = entry.get("frames_parameter")
-        if frames_parameter is not None and not isinstance(frames_parameter, str):
-            raise UserError("farm:output: frames_parameter must be text")
+        for key in ("frames_parameter", "part_parameter"):
+            if entry.get(key) is not None and not isinstance(entry[key], str):
+                raise UserError(f"farm:output: {key} must be text")
         outputs.append(
             OutputSpec(
                 step=entry["step"],
                 directory_parameter=entry["directory_parameter"],
                 file_pattern=entry["file_pattern"],
-                frames_parameter=frames_parameter,
+                frames_parameter=entry.get("frames_parameter"),
+                part_parameter=entry.get("part_parameter"),
                 is_image=_as_bool("farm:output is_image", entry.get("is_image", True)),
             )
         )

@@ -190,3 +190,9 @@ def expand_pattern(pattern: str, frame: int | None) -> str:
         return pattern
     sign = "-" if frame < 0 else ""
     return _HASHES.sub(lambda run: f"{sign}{abs(frame):0{len(run[0])}d}", pattern)
+
+
+def part_name(name: str, part: int) -> str:
+    """The file name of one part of a frame: "still_0001.exr" and 3 give "still_0001.part003.exr"."""
+    bare, dot, extension = name.rpartition(".")
+    return f"{bare}.part{part:03d}.{extension}" if dot else f"{name}.part{part:03d}"

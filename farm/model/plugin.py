@@ -67,6 +67,10 @@ class SubmitOptions:
     """Render the first, the middle and the last frame before the others."""
     is_probed: bool = False
     """Render one frame with few samples before all others, to learn what they cost most."""
+    tiles: tuple[int, int] | None = None
+    """Render each frame in columns x rows tiles, a task each, and put them together."""
+    sample_chunks: int = 1
+    """Render each frame so many times with a share of its samples, a task each, and average them."""
     is_cold: bool = False
     """Start the renderer anew for each task, where it could go on with the next one."""
     film: str | None = None
@@ -102,3 +106,5 @@ class Plugin:
     ray_rate: Callable[[bool, Mapping[str, str]], float | str] | None = None
     """(on a GPU?, environment that leaves one device visible) to 10^6 rays/s, or why they are not known;
     called by `farm worker benchmark`. None: this renderer is no measure of it."""
+    splits_frames: bool = False
+    """It takes `SubmitOptions.tiles` and `sample_chunks`."""

@@ -64,6 +64,8 @@ class OutputSpec:
     """File name relative to the directory, `#` runs stand for the frame: "shot_####.png"."""
     frames_parameter: str | None = None
     """The INT or CHUNK[INT] task parameter that holds the frame(s); None: one file, no `#`."""
+    part_parameter: str | None = None
+    """The INT task parameter that numbers the parts of a frame, each a file of its own: `part_name`."""
     is_image: bool = True
     """Decode the files fully before accepting them."""
 

@@ -24,7 +24,7 @@ import sys
 import time
 import traceback
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 EXIT_REFUSED = 66
 PROBE_SAMPLES = 0.05
@@ -214,12 +214,16 @@ def report_progress() -> None:
         bpy.app.handlers.render_stats.append(on_stats)
 
 
-def render_frames(scene: Any, frames: Collection[int], directory: str, pattern: str) -> None:
+def render_frames(
+    scene: Any, frames: Collection[int], directory: str, pattern: str, part: Part | None = None
+) -> None:
     """Raises Refusal at the first frame that is not written."""
     import bpy
 
     for index, frame in enumerate(frames, start=1):
         name = file_name(pattern, frame)
+        if part is not None:
+            name = part.file(name)
         path = os.path.join(directory, name)
         say("frame", f"{index} of {len(frames)}: {frame}")
         started = time.monotonic()
@@ -237,6 +241,178 @@ def render_frames(scene: Any, frames: Collection[int], directory: str, pattern: 
         if not os.path.isfile(path) or os.path.getsize(path) == 0:
             raise Refusal(f"frame {frame}: Blender did not write {name} (is the disk full?)")
         say("saved", f"{index} of {len(frames)}: {name} in {time.monotonic() - started:.2f} s")
+
+
+class Part:
+    """A piece of each frame: a tile, or all pixels with a share of the samples. Cycles only."""
+
+    originals: ClassVar[dict[str, tuple[int, bool]]] = {}
+    """Scene name to samples and denoising as the file has them: a kept Blender renders many parts."""
+
+    def __init__(self, scene: Any, number: int, tiles: str, chunks: int) -> None:
+        """number: from 1. tiles: "COLUMNSxROWS", or nothing for one of `chunks`. Raises Refusal."""
+        render = scene.render
+        if scene.name not in self.originals:
+            refuse_what_joins_pixels(scene)
+            self.originals[scene.name] = scene.cycles.samples, scene.cycles.use_denoising
+        self.number = number
+        samples, _ = self.originals[scene.name]
+        width = render.resolution_x * render.resolution_percentage // 100
+        height = render.resolution_y * render.resolution_percentage // 100
+        columns, rows = map(int, tiles.split("x")) if tiles else (1, 1)
+        if tiles and (columns > width or rows > height):
+            raise FinalRefusal(f"a frame of {width} x {height} pixels has no {tiles} tiles")
+        if chunks > samples:
+            raise FinalRefusal(f"{samples} samples make no {chunks} chunks: give {samples} at most")
+        row, column = divmod(number - 1 if tiles else 0, columns)
+        left, right = width * column // columns, width * (column + 1) // columns
+        top, bottom = height * row // rows, height * (row + 1) // rows
+        first = samples * (number - 1) // chunks if chunks > 1 else 0
+        last = samples * number // chunks if chunks > 1 else samples
+        self.size = right - left, bottom - top
+        note = dict(
+            part=number,
+            size=[width, height],
+            box=[left, top, right, bottom],
+            samples=[first, last, samples],
+        )
+        if tiles:
+            self._set_border(render, left, width, right, height - bottom, height, height - top)
+        else:
+            self._set_samples(scene.cycles, first, last, samples)
+        self._set_format(scene)
+        scene.cycles.use_denoising = False  # once, when the parts are together
+        render.use_compositing = render.use_sequencer = False
+        render.metadata_input = "SCENE"
+        render.use_stamp_note, render.stamp_note_text = True, json.dumps(note)
+
+    @staticmethod
+    def _set_border(
+        render: Any, left: int, width: int, right: int, bottom: int, height: int, top: int
+    ) -> None:
+        """Blender cuts the border's product with the size off to whole pixels: aim at their middle."""
+        render.use_border = render.use_crop_to_border = True
+        render.border_min_x = (left + 0.5) / width if left else 0.0
+        render.border_max_x = (right + 0.5) / width if right < width else 1.0
+        render.border_min_y = (bottom + 0.5) / height if bottom else 0.0
+        render.border_max_y = (top + 0.5) / height if top < height else 1.0
+
+    @staticmethod
+    def _set_samples(cycles: Any, first: int, last: int, total: int) -> None:
+        if cycles.use_adaptive_sampling:
+            say("warning", "adaptive sampling is off: chunks of samples have all of them")
+            cycles.use_adaptive_sampling = False
+        cycles.time_limit = 0.0
+        cycles.sample_offset = first
+        if hasattr(cycles, "use_sample_subset"):  # since 4.5 the offset alone does nothing
+            cycles.samples = total
+            cycles.use_sample_subset = True
+            cycles.sample_subset_length = last - first
+        else:
+            cycles.samples = last - first
+
+    def _set_format(self, scene: Any) -> None:
+        """32-bit EXR; with all passes where the scene writes them, and with what a denoiser needs."""
+        _, denoises = self.originals[scene.name]
+        is_deep = denoises or scene.render.image_settings.file_format == "OPEN_EXR_MULTILAYER"
+        set_still_format(scene, ("OPEN_EXR_MULTILAYER",) if is_deep else ("OPEN_EXR",))
+        settings = scene.render.image_settings
+        settings.color_depth, settings.exr_codec = "32", "ZIP"
+        if not is_deep:
+            settings.color_mode = "RGBA"
+        for layer in scene.view_layers:
+            layer.cycles.denoising_store_passes = layer.cycles.denoising_store_passes or denoises
+
+    def file(self, name: str) -> str:
+        """As `farm.model.frames.part_name` has it."""
+        bare, extension = os.path.splitext(name)
+        return f"{bare}.part{self.number:03d}{extension}"
+
+
+def refuse_what_joins_pixels(scene: Any) -> None:
+    """Raise FinalRefusal when parts of a frame would not make the frame."""
+    import bpy
+
+    render = scene.render
+    if render.engine != "CYCLES":
+        raise FinalRefusal(f"only Cycles renders parts of a frame, and the scene's engine is {render.engine}")
+    if render.use_border:
+        raise FinalRefusal("the scene renders a region: turn Render Region off, or render whole frames")
+    if render.use_multiview:
+        raise FinalRefusal("the scene renders two eyes: turn Stereoscopy off, or render whole frames")
+    tree = getattr(scene, "compositing_node_group", None) if bpy.app.version >= (5, 0, 0) else None
+    is_compositing = tree is not None if bpy.app.version >= (5, 0, 0) else scene.use_nodes
+    if render.use_compositing and is_compositing:
+        raise FinalRefusal("the scene is composited: turn Compositing off, or render whole frames")
+    editor = scene.sequence_editor
+    strips = getattr(editor, "strips", None) or getattr(editor, "sequences", None)
+    if render.use_sequencer and strips:
+        raise FinalRefusal("the scene's picture is the sequencer's: turn it off, or render whole frames")
+
+
+def finish(scene: Any, frame: int, assembled: str, path: str) -> None:
+    """Denoise the frame that was put together, and write it as the scene says. Raises Refusal."""
+    import bpy
+
+    scene.frame_set(frame)
+    if scene.cycles.use_denoising:
+        denoise(scene, assembled, path)
+    elif path.lower().endswith(".exr"):
+        shutil.copyfile(assembled, path)
+    else:
+        image = bpy.data.images.load(assembled)
+        try:
+            image.save_render(literal_path(path), scene=scene)
+        except RuntimeError as error:
+            raise Refusal(f"frame {frame}: {' '.join(str(error).split())}") from error
+        finally:
+            bpy.data.images.remove(image)
+
+
+def denoise(scene: Any, assembled: str, path: str) -> None:
+    """By Blender's compositor, which renders nothing when no node asks for it. Raises Refusal."""
+    import bpy
+
+    image = bpy.data.images.load(assembled)
+    if bpy.app.version >= (5, 0, 0):
+        tree = bpy.data.node_groups.new("Denoise", "CompositorNodeTree")
+        tree.interface.new_socket("Image", in_out="OUTPUT", socket_type="NodeSocketColor")
+        scene.compositing_node_group = tree
+        output = tree.nodes.new("NodeGroupOutput")
+    else:
+        scene.use_nodes = True
+        tree = scene.node_tree
+        tree.nodes.clear()
+        output = tree.nodes.new("CompositorNodeComposite")
+    source, filtered = tree.nodes.new("CompositorNodeImage"), tree.nodes.new("CompositorNodeDenoise")
+    source.image = image
+    sockets = {each.name: each for each in source.outputs}
+    for wanted, names in (
+        (filtered.inputs["Image"], ("Noisy Image", "Combined", "Image")),
+        (filtered.inputs["Albedo"], ("Denoising Albedo",)),
+        (filtered.inputs["Normal"], ("Denoising Normal",)),
+    ):
+        found = next((sockets[name] for name in names if name in sockets), None)
+        if found is not None:
+            tree.links.new(found, wanted)
+    tree.links.new(filtered.outputs["Image"], output.inputs[0])
+    scene.render.use_compositing, scene.render.use_sequencer = True, False
+    scene.render.filepath = literal_path(path)
+    try:
+        bpy.ops.render.render(write_still=True, scene=scene.name)
+    except RuntimeError as error:
+        raise Refusal(f"the denoiser failed: {' '.join(str(error).split())}") from error
+
+
+def finish_frames(scene: Any, frames: Collection[int], options: argparse.Namespace) -> None:
+    for index, frame in enumerate(frames, start=1):
+        name = file_name(options.output_pattern, frame)
+        say("frame", f"{index} of {len(frames)}: {frame}")
+        path = os.path.join(options.output_dir, name)
+        finish(scene, frame, os.path.join(options.finish, file_name(options.parts_pattern, frame)), path)
+        if not os.path.isfile(path) or os.path.getsize(path) == 0:
+            raise Refusal(f"frame {frame}: Blender did not write {name} (is the disk full?)")
+        say("saved", f"{index} of {len(frames)}: {name}")
 
 
 def probe(scene: Any, frame: int, directory: str) -> None:
@@ -281,6 +457,11 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--scene-name", default="")
     parser.add_argument("--device", choices=("SCENE", "CPU", "GPU"), default="CPU")
     parser.add_argument("--probe", action="store_true")
+    parser.add_argument("--part", type=int, default=0)
+    parser.add_argument("--tiles", default="")
+    parser.add_argument("--sample-chunks", type=int, default=1)
+    parser.add_argument("--finish", default="")
+    parser.add_argument("--parts-pattern", default="")
     known, _others = parser.parse_known_args(argv)  # others are for Cycles: --cycles-device
     return known
 
@@ -312,13 +493,20 @@ def run(argv: Sequence[str]) -> None:
     render.use_placeholder = False
     if options.device != "SCENE":
         use_device(scene, options.device)
+    part = Part(scene, options.part, options.tiles, options.sample_chunks) if options.part else None
     say("loaded", f"{bpy.app.version_string} {scene.name}")
     report_scene(scene)
+    if part is not None:
+        width, height = part.size
+        say("size", f"{width} {height}")
     report_progress()
     if options.probe:
         probe(scene, frames[0], options.output_dir)
         return
-    render_frames(scene, frames, options.output_dir, options.output_pattern)
+    if options.finish:
+        finish_frames(scene, frames, options)
+        return
+    render_frames(scene, frames, options.output_dir, options.output_pattern, part)
 
 
 def attempt(argv: Sequence[str]) -> int:

@@ -19,6 +19,7 @@ from plugins.blender import blendfile, bpy_runner
 from plugins.blender.driver import FORMATS, MAX_FRAME
 from plugins.blender.hints import hints
 from plugins.blender.parser import BlenderParser
+from plugins.blender.parts import with_parts
 from plugins.film import with_extras
 from plugins.output import Target, absolute, refuse_controls, target
 
@@ -85,6 +86,8 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
         hints=hints(size_bytes=scene.stat().st_size, head=head, frames=len(frames)),
         software=("blender",),
     )
+    if options.tiles is not None or options.sample_chunks != 1:
+        return with_parts(made, options)
     return with_extras(made, options, probe_arguments=("--probe",))
 
 
@@ -94,7 +97,8 @@ def preview(made: Submission) -> Preview:
     chunk = templates.first_chunk(frames, int(made.parameters.get("ChunkSize", "1")))
     files = Target(directory=made.parameters["OutputDir"], pattern=made.parameters["OutputPattern"])
     return Preview(
-        command=templates.first_command(made, {"Frame": chunk}), first_output=files.file(frames[0])
+        command=templates.first_command(made, {"Frame": chunk, "Part": "1"}),
+        first_output=files.file(frames[0]),
     )
 
 
@@ -205,5 +209,6 @@ PLUGIN = Plugin(
     submission=submission,
     preview=preview,
     version=version,
+    splits_frames=True,
     ray_rate=ray_rate,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import UserError
-from farm.model.frames import expand_pattern, parse_frames
+from farm.model.frames import expand_pattern, parse_frames, part_name
 from farm.model.plugin import SubmitOptions
 from farm.model.work import JobSettings, Submission, Tag
 from farm.text import plural
@@ -173,8 +173,10 @@ def expected_files(made: Submission) -> Iterator[str]:
     """Every file that the job will write, the frames first."""
     for output in made.outputs:
         directory = made.parameters[output.directory_parameter]
-        for frame in _step_frames(made, output.step, output.frames_parameter):
-            yield os.path.join(directory, expand_pattern(output.file_pattern, frame))
+        for frame in _step_values(made, output.step, output.frames_parameter):
+            name = expand_pattern(output.file_pattern, frame)
+            for part in _step_values(made, output.step, output.part_parameter):
+                yield os.path.join(directory, name if part is None else part_name(name, part))
 
 
 def existing_files(made: Submission) -> list[str]:
@@ -241,8 +243,8 @@ def _default_output(facts: SceneFacts, scene: Path) -> str:
     return f"//render/{scene.stem.replace('#', '_')}_####{extension}"
 
 
-def _step_frames(made: Submission, step_name: str, parameter: str | None) -> tuple[int | None, ...]:
-    """Of one step. The templates give frames as a job parameter's value or as text."""
+def _step_values(made: Submission, step_name: str, parameter: str | None) -> tuple[int | None, ...]:
+    """Of one step's frames or parts. The templates give them as a job parameter's value or as text."""
     if parameter is None:
         return (None,)
     step = next(step for step in made.template["steps"] if step["name"] == step_name)

@@ -1,0 +1,102 @@
+"""Frames in parts, with Blender itself: what is put together is the frame."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from farm.model.plugin import SubmitOptions
+from farm.model.states import Outcome
+from farm.model.work import Submission
+from plugins.blender import assemble
+from plugins.blender.plugin import PLUGIN
+from tests.workers.host_driver import HostDriver, runs_of
+
+pytestmark = [
+    pytest.mark.renderer,
+    pytest.mark.skipif(
+        os.environ.get("FARM_TEST_SERVICES") != "required" and shutil.which("blender") is None,
+        reason="Blender is not installed",
+    ),
+]
+
+SETTINGS = (
+    "c = __import__('bpy').context.scene.cycles; c.samples, c.use_adaptive_sampling, c.seed = 13, False, 3"
+)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("scenes")
+    script = Path(__file__).with_name("scenes.py")
+    command = ["blender", "-b", "--factory-startup", "--python-exit-code", "3", "-P", str(script), "--"]
+    done = subprocess.run([*command, str(directory)], capture_output=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout.decode(errors="replace")
+    return directory / "small.blend"
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[HostDriver]:
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    with HostDriver(env={**os.environ, "PATH": path}) as driver:
+        yield driver
+
+
+def render(host: HostDriver, made: Submission, name: str) -> None:
+    for step in made.template["steps"]:
+        for run in runs_of(made, step["name"], name=name):
+            finished = host.run(run)
+            assert finished.outcome is Outcome.SUCCEEDED, (step["name"], finished, host.seen.text)
+
+
+def options(directory: Path, name: str, **more: object) -> SubmitOptions:
+    return SubmitOptions(
+        cwd=directory,
+        frames=(2,),
+        output=name,
+        arguments=("--python-expr", SETTINGS),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(host: HostDriver, scene: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("whole")
+    deep = "s = __import__('bpy').context.scene.render.image_settings; "
+    deep += "s.file_format, s.color_depth = 'OPEN_EXR', '32'"
+    wished = options(directory, "still.exr")
+    wished = replace(wished, arguments=(*wished.arguments, "--python-expr", deep))
+    made = PLUGIN.submission(scene, wished)
+    render(host, made, "whole")
+    return directory / "still.exr"
+
+
+@pytest.mark.parametrize(
+    ("split", "parts"), [({"tiles": (2, 2)}, 4), ({"sample_chunks": 4}, 4)], ids=["tiles", "chunks"]
+)
+def test_four_parts_make_the_whole_frame(
+    host: HostDriver, scene: Path, whole: Path, tmp_path: Path, split: dict[str, object], parts: int
+) -> None:
+    made = PLUGIN.submission(scene, options(tmp_path, "still.exr", **split))
+    render(host, made, f"in {parts} {tmp_path.name}")
+    expected, _ = assemble.read_layers(whole)
+    found, _ = assemble.read_layers(tmp_path / "still.exr")
+    difference = assemble.rmse(found, expected)
+    assert difference <= 1e-6
+    assert "tiles" not in split or difference == 0.0
+    directory = tmp_path / "still.parts"
+    assert sorted(path.name for path in directory.iterdir() if path.is_file()) == [
+        "still.exr",
+        "still.json",
+        *(f"still.part{number:03d}.exr" for number in range(1, parts + 1)),
+    ]
+    report = json.loads((directory / "still.json").read_text())
+    assert (report["rmse"], report["is_finite"], report["size"]) == (0.0, True, [64, 36])
