@@ -309,6 +309,11 @@ class Part:
             cycles.use_sample_subset = True
             cycles.sample_subset_length = last - first
         else:
+            if cycles.sampling_pattern not in ("SOBOL", "PROGRESSIVE_MULTI_JITTER", "TABULATED_SOBOL"):
+                say(
+                    "warning", "the sampling pattern is Tabulated Sobol: this Blender cannot split blue noise"
+                )
+                cycles.sampling_pattern = "TABULATED_SOBOL"
             cycles.samples = last - first
 
     def _set_format(self, scene: Any) -> None:

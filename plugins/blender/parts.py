@@ -11,8 +11,11 @@ from farm.errors import UserError
 from farm.model.plugin import SubmitOptions
 from farm.model.work import OutputSpec, Submission
 
-STEPS = ("parts", "assemble", "finish", "verify")
+WITHOUT_BLENDER = ("assemble", "verify")
+"""Steps that need no renderer."""
 MOST_PARTS = 256
+PARTS_SUFFIX = ".parts"
+"""Of the directory with the parts of frames."""
 _FRAME = {"name": "Frame", "type": "INT", "range": "{{Param.Frames}}"}
 
 
@@ -27,9 +30,8 @@ def with_parts(made: Submission, options: SubmitOptions) -> Submission:
     template = copy.deepcopy(made.template)
     whole = template["steps"][0]
     pattern = f"{os.path.splitext(made.parameters['OutputPattern'])[0]}.exr"
-    directory = os.path.join(
-        made.parameters["OutputDir"], f"{os.path.splitext(pattern)[0].replace('#', '').rstrip('_-. ')}.parts"
-    )
+    bare = os.path.splitext(pattern)[0].replace("#", "").rstrip("_-. ")
+    directory = os.path.join(made.parameters["OutputDir"], bare + PARTS_SUFFIX)
     parts = copy.deepcopy(whole)
     parts["name"] = "parts"
     parts["parameterSpace"]["taskParameterDefinitions"].append(

@@ -87,6 +87,12 @@ def main() -> None:
         device="GPU",
     )
     attempt("no node", is_paused=True)
+    parts = {"split": "TILES", "job_name": "in parts", "in_spite": True, "is_paused": True}
+    attempt("parts", use_own_frames=True, frames="2", output="//parts/x.png", **parts)
+    bpy.context.scene.render.engine = "BLENDER_WORKBENCH"
+    attempt("no parts", **parts)
+    bpy.context.scene.render.engine = "CYCLES"
+    attempt("no tracer", job_name="packed", in_spite=True, is_paused=True, pack_into=SCENES)
     os.makedirs(os.path.join(SCENES, "render"), exist_ok=True)
     with open(os.path.join(SCENES, "render", "small_0002.png"), "w") as file:
         file.write("in the way")

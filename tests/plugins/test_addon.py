@@ -19,7 +19,7 @@ from farm.errors import Forbidden, Rejected, Unavailable, UserError
 from farm.flow.submit import plan_job
 from farm.model.plugin import SubmitOptions
 from plugins.blender import addon, build_addon
-from plugins.blender.addon import job, keeping
+from plugins.blender.addon import job, keeping, packing
 from plugins.blender.addon.client import Farm, is_private
 from plugins.blender.addon.job import MissingFile, SceneFacts, Wish
 from plugins.blender.addon.live import Live, job_now, send
@@ -92,6 +92,100 @@ def test_every_wish_reaches_the_plan(facts: SceneFacts) -> None:
     files = list(job.expected_files(made))
     assert len(files) == 11
     assert files[-1] == str(Path(facts.path).parent / "out" / "a.mp4")
+
+
+@pytest.mark.parametrize(
+    ("wish", "option", "parts"),
+    [
+        (Wish(split="TILES", tiles=(3, 2), frames="4"), "--tiles=3x2", 6),
+        (Wish(split="SAMPLES", sample_chunks=5, frames="4", device="GPU"), "--sample-chunks=5", 5),
+    ],
+)
+def test_a_still_is_sent_in_parts(facts: SceneFacts, wish: Wish, option: str, parts: int) -> None:
+    made = job.submission(facts, wish)
+    steps = {step.name: step for step in plan_job(made, uid="u").steps}
+    assert steps["parts"].task_count == parts
+    assert option in made.template["steps"][0]["script"]["actions"]["onRun"]["args"]
+    gpus = 1 if wish.device == "GPU" else 0
+    assert [steps[name].demand.gpus for name in ("parts", "assemble", "finish", "verify")] == [
+        gpus,
+        0,
+        gpus,
+        0,
+    ]
+    folder = Path(facts.path).parent / "render"
+    assert job.first_output(made) == str(folder / "shot_0004.png")
+    assert str(folder / "shot.parts" / "shot_0004.part001.exr") in job.expected_files(made)
+
+
+def test_a_scene_whose_pixels_hang_together_is_not_sent_in_parts(facts: SceneFacts) -> None:
+    facts = replace(facts, joins_pixels="the scene is composited")
+    assert job.problems(facts, Wish()) == ()
+    (found,) = job.problems(facts, Wish(split="TILES", frames="1"))
+    assert "composited" in found.text
+    assert not found.is_doubt
+
+
+def test_files_that_only_this_computer_sees_are_named_to_a_farm_elsewhere(
+    facts: SceneFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = {"/": "ext4", str(tmp_path): "xfs", str(tmp_path / "srv"): "nfs4"}
+    (tmp_path / "srv").mkdir()
+    for name in ("wood.png", "srv/stone.png"):
+        (tmp_path / name).touch()
+    paths = tuple(str(tmp_path / name) for name in ("wood.png", "srv/stone.png", "gone.png"))
+    assert packing.only_here(paths, mounted) == [str(tmp_path / "wood.png")]
+    assert packing.only_here(paths, {}) == [], "a system that does not say"
+    monkeypatch.setattr(job, "mounts", lambda: mounted)
+    facts = replace(facts, files=paths)
+    job.refuse_local_files(facts, "http://127.0.0.1:7450")
+    with pytest.raises(
+        UserError, match=r"1 file of the scene is on a disk of this computer alone.*wood\.png"
+    ):
+        job.refuse_local_files(facts, "http://farm:7450")
+
+
+FAKE_TRACER = """
+import pathlib, shutil
+from . import progress
+class Packer:
+    def __init__(self, scene, project, target):
+        self.scene, self.target, self.missing_files = scene, pathlib.Path(target), {pathlib.Path("/gone.png")}
+        self.output_path = self.target / scene.name
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def strategise(self): self.progress_cb.trace_asset(pathlib.Path("wood.png"))
+    def execute(self):
+        if "full" in str(self.target): raise OSError("No space left on device")
+        self.target.mkdir(parents=True)
+        shutil.copy(self.scene, self.output_path)
+"""
+
+
+def test_a_scene_is_packed_where_the_tracer_is_and_else_says_what_is_missing(
+    facts: SceneFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Path(facts.path)
+    if not packing.can_pack():
+        with pytest.raises(UserError, match="blender-asset-tracer"):
+            packing.pack(scene, tmp_path / "there", print)
+    tracer = tmp_path / "modules" / "blender_asset_tracer"
+    (tracer / "pack").mkdir(parents=True)
+    (tracer / "__init__.py").touch()
+    (tracer / "pack" / "__init__.py").write_text(FAKE_TRACER)
+    (tracer / "pack" / "progress.py").write_text("class Callback: pass")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    told: list[str] = []
+    packed = packing.pack(scene, tmp_path / "there", told.append)
+    assert packed.read_bytes() == scene.read_bytes()
+    assert packed.parent.parent == tmp_path / "there"
+    assert told[0] == "packing: looking at wood.png"
+    assert "1 file missing" in told[-1]
+    made = job.packed(job.submission(facts, Wish()), packed)
+    assert made.parameters["SceneFile"] == str(packed)
+    assert made.parameters["OutputDir"] == str(scene.parent / "render"), "frames go where they were wished"
+    with pytest.raises(UserError, match="No space left on device"):
+        packing.pack(scene, tmp_path / "full", told.append)
 
 
 def test_the_cost_of_the_scene_decides_its_profile(facts: SceneFacts) -> None:

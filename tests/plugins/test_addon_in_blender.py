@@ -107,6 +107,13 @@ def test_the_scene_is_sent_with_what_the_panel_says(drive: Drive) -> None:
     assert job["state"] == "paused"
 
 
+def test_a_still_in_tiles_is_four_steps(drive: Drive) -> None:
+    assert drive.told["parts"] is None, drive.log
+    steps = drive.jobs["in parts"]["steps"]
+    assert [step["name"] for step in steps] == ["parts", "assemble", "finish", "verify"]
+    assert sum(steps[0]["counts"].values()) == 4
+
+
 def test_the_cost_of_the_scene_goes_along(drive: Drive) -> None:
     step = drive.jobs["small"]["steps"][0]
     assert step["profile"]["source"] == "hint"
@@ -119,6 +126,8 @@ def test_the_cost_of_the_scene_goes_along(drive: Drive) -> None:
         ("no token", ["no token", "farm token create"]),
         ("wrong frames", ["'1-x'", "cannot be read"]),
         ("no node", ["no node", "Send Anyway"]),
+        ("no parts", ["only Cycles", "in parts"]),
+        ("no tracer", ["Pack Into", "blender-asset-tracer"]),
         ("existing", ["small_0002.png", "Replace Existing"]),
         ("no camera", ["no camera"]),
         ("no texture", ["'wood'", "textures/wood.png"]),

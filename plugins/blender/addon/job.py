@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from farm.errors import UserError
 from farm.model.frames import expand_pattern, parse_frames, part_name
@@ -14,8 +15,11 @@ from farm.model.plugin import SubmitOptions
 from farm.model.work import JobSettings, Submission, Tag
 from farm.text import plural
 from plugins.blender.driver import FORMATS
+from plugins.blender.parts import WITHOUT_BLENDER
 from plugins.blender.plugin import submission as blender_submission
 from plugins.film import STEP as FILM_STEP
+
+from .packing import mounts, only_here
 
 SHOWN = 5
 """How many names one message lists."""
@@ -54,6 +58,10 @@ class SceneFacts:
     missing: tuple[MissingFile, ...] = ()
     scripts: tuple[str, ...] = ()
     """What does not work when scripts are disabled: "text rig_ui.py", "driver of Cube"."""
+    joins_pixels: str = ""
+    """Why parts of a frame would not make the frame; empty: they do."""
+    files: tuple[str, ...] = ()
+    """All that the scene reads, itself included."""
     hints: Mapping[str, float | str] = field(default_factory=dict)
 
 
@@ -73,6 +81,12 @@ class Wish:
     device: str = "CPU"
     """CPU, GPU or SCENE."""
     chunk_size: int = 1
+    split: str = "NONE"
+    """NONE, TILES or SAMPLES: what a still is divided into."""
+    tiles: tuple[int, int] = (2, 2)
+    sample_chunks: int = 4
+    pack_into: str = ""
+    """A directory that nodes read; empty: they read the files where they lie."""
     is_paused: bool = False
     is_preview_first: bool = False
     is_film: bool = False
@@ -102,6 +116,8 @@ def problems(facts: SceneFacts, wish: Wish) -> tuple[Problem, ...]:
             submission(facts, wish)
         except UserError as error:
             found.append(Problem(text=str(error)))
+    if wish.split != "NONE" and facts.joins_pixels:
+        found.append(Problem(text=f"{facts.joins_pixels} (the still is to be rendered in parts)"))
     if facts.missing:
         names = [f"{one.kind} {one.name!r} ({one.path})" for one in facts.missing]
         found.append(
@@ -145,6 +161,8 @@ def submission(facts: SceneFacts, wish: Wish) -> Submission:
             frames=frames,
             output=wish.output.strip() or facts.output or _default_output(facts, scene),
             chunk_size=wish.chunk_size,
+            tiles=wish.tiles if wish.split == "TILES" else None,
+            sample_chunks=wish.sample_chunks if wish.split == "SAMPLES" else 1,
             settings=JobSettings(
                 priority=wish.priority,
                 pool=wish.pool.strip() or None,
@@ -164,9 +182,28 @@ def submission(facts: SceneFacts, wish: Wish) -> Submission:
     return replace(_on_device(made, wish.device), hints=hints)
 
 
+def refuse_local_files(facts: SceneFacts, farm_url: str) -> None:
+    """Raises UserError when nodes on other machines cannot see what the scene reads."""
+    host = urlsplit(farm_url).hostname or ""
+    if host == "localhost" or host.startswith("127.") or host == "::1":
+        return  # its nodes are most likely on this computer
+    found = only_here(facts.files, mounts())
+    if found:
+        raise UserError(
+            f"{plural(len(found), 'file')} of the scene {'is' if len(found) == 1 else 'are'} on a disk of "
+            f"this computer alone: {_listed(found)}; use a shared one, give Pack Into, or tick Send Anyway"
+        )
+
+
+def packed(made: Submission, scene: Path) -> Submission:
+    """`made` with its scene read from where it was packed to; its output stays where it was wished."""
+    return replace(made, parameters={**made.parameters, "SceneFile": str(scene)})
+
+
 def first_output(made: Submission) -> str:
-    """The path of the job's first frame."""
-    return next(expected_files(made), "")
+    """The path of the job's first frame, as people will look for it."""
+    finished = [output for output in made.outputs if output.directory_parameter == "OutputDir"]
+    return next(expected_files(replace(made, outputs=tuple(finished))), "")
 
 
 def expected_files(made: Submission) -> Iterator[str]:
@@ -231,7 +268,7 @@ def _on_device(made: Submission, device: str) -> Submission:
     """What Cycles renders on; a job for GPUs asks for a node that has one."""
     if device == "GPU":
         for step in made.template["steps"]:
-            if step["name"] == FILM_STEP:
+            if step["name"] in (FILM_STEP, *WITHOUT_BLENDER):
                 continue
             needs = step.setdefault("hostRequirements", {})
             needs.setdefault("amounts", []).append({"name": "amount.worker.gpu", "min": 1})

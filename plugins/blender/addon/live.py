@@ -12,6 +12,7 @@ from typing import Any
 from farm.errors import FarmError, Unavailable
 from farm.model.work import Submission
 from farm.text import clean, duration, plural
+from plugins.blender.parts import PARTS_SUFFIX
 
 from .client import Farm
 from .job import SceneFacts, Wish, refuse_existing, refuse_versions
@@ -75,7 +76,7 @@ def job_now(view: Any, attempts: Any = ()) -> JobNow:
         file["path"]
         for attempt in attempts
         for file in reversed(attempt["files"])
-        if file["path"].lower().endswith(_PICTURES)
+        if file["path"].lower().endswith(_PICTURES) and not _is_part(file["path"])
     ]
     return JobNow(
         id=job["id"],
@@ -90,6 +91,11 @@ def job_now(view: Any, attempts: Any = ()) -> JobNow:
         directories=tuple(job["output_directories"]),
         files=tuple(reversed(files[:FILES])),
     )
+
+
+def _is_part(path: str) -> bool:
+    """Of a frame that is rendered in parts: no picture for people."""
+    return path.replace("\\", "/").rpartition("/")[0].endswith(PARTS_SUFFIX)
 
 
 def read_job(farm: Farm, job_id: int) -> JobNow:
@@ -140,6 +146,11 @@ class Live:
     def say(self, text: str, *, is_error: bool = False) -> None:
         with self._lock:
             self._shown = replace(self._shown, text=text, is_error=is_error, is_busy=False)
+
+    def progress(self, text: str) -> None:
+        """What the work that was begun does now."""
+        with self._lock:
+            self._shown = replace(self._shown, text=text)
 
     def begin(self, text: str, work: Callable[[], str]) -> threading.Thread:
         """Run `work` in a thread, and show the text that it returns, or the FarmError that it raises."""

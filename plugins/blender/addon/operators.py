@@ -9,8 +9,18 @@ from farm.errors import FarmError, UserError
 
 from . import keeping, scene
 from .client import Farm
-from .job import SceneFacts, Wish, blocking, first_output, problems, submission
+from .job import (
+    SceneFacts,
+    Wish,
+    blocking,
+    first_output,
+    packed,
+    problems,
+    refuse_local_files,
+    submission,
+)
 from .live import JobNow, send
+from .packing import pack
 from .properties import LIVE, directory, find_farm, wish
 
 
@@ -52,7 +62,13 @@ class RIDGELINE_OT_submit(bpy.types.Operator):
         kept = directory()
 
         def work() -> str:
-            job = send(farm, made, facts, wanted)
+            sent = made
+            if wanted.pack_into:
+                there = pack(Path(facts.path), Path(wanted.pack_into), LIVE.progress)
+                sent = packed(made, there)
+            elif not wanted.in_spite:
+                refuse_local_files(facts, farm.url)
+            job = send(farm, sent, facts, wanted)
             _keep(farm, facts.path, job, kept)
             if not waits:
                 LIVE.watch(farm, job.id)

@@ -45,11 +45,19 @@ class RIDGELINE_PT_main(_Panel, bpy.types.Panel):
         column.prop(settings, "pool")
         column.prop(settings, "profile")
         column.prop(settings, "device")
-        column.prop(settings, "chunk_size")
+        column.prop(settings, "split")
+        if settings.split == "NONE":
+            column.prop(settings, "chunk_size")
+        elif settings.split == "TILES":
+            column.prop(settings, "tile_columns")
+            column.prop(settings, "tile_rows")
+        else:
+            column.prop(settings, "sample_chunks")
         column = layout.column(heading="Job")
         column.prop(settings, "is_paused")
         column.prop(settings, "is_film")
         column.prop(settings, "replaces_existing")
+        layout.prop(settings, "pack_into")
         column = layout.column(heading="Scene")
         column.prop(settings, "trusts_scripts")
         column.prop(settings, "in_spite")

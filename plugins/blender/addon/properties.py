@@ -31,6 +31,12 @@ DEVICES = (
     ("SCENE", "As in the Scene", "What the scene and the node's own preferences say"),
 )
 
+SPLITS = (
+    ("NONE", "Whole", "A task renders whole frames"),
+    ("TILES", "Tiles", "Each frame in tiles, a task each: a still uses many nodes. Cycles only"),
+    ("SAMPLES", "Samples", "Each frame several times with a share of its samples, a task each. Cycles only"),
+)
+
 # Annotations as a dictionary: `name: StringProperty(...)` is no type, and checkers say so.
 _props = bpy.props
 
@@ -66,6 +72,24 @@ class RidgelineSettings(bpy.types.PropertyGroup):
             min=1,
             soft_max=100,
         ),
+        "split": _props.EnumProperty(
+            name="Frames in Parts", description="Let a still use several nodes", items=SPLITS
+        ),
+        "tile_columns": _props.IntProperty(name="Tiles X", default=2, min=1, max=64),
+        "tile_rows": _props.IntProperty(name="Y", default=2, min=1, max=64),
+        "sample_chunks": _props.IntProperty(
+            name="Sample Chunks",
+            description="How many shares the samples are split into",
+            default=4,
+            min=2,
+            max=256,
+        ),
+        "pack_into": _props.StringProperty(
+            name="Pack Into",
+            description="First copy the scene and all that it links into this shared folder, by "
+            "blender-asset-tracer; empty: nodes read the files where they lie",
+            subtype="DIR_PATH",
+        ),
         "is_paused": _props.BoolProperty(name="Start Paused", description="Submit the job, but let it wait"),
         "is_film": _props.BoolProperty(
             name="Film at the End", description="When every frame is done, encode them as an .mp4 beside them"
@@ -94,6 +118,10 @@ def wish(settings: Any) -> Wish:
         profile=settings.profile,
         device=settings.device,
         chunk_size=settings.chunk_size,
+        split=settings.split,
+        tiles=(settings.tile_columns, settings.tile_rows),
+        sample_chunks=settings.sample_chunks,
+        pack_into=bpy.path.abspath(settings.pack_into) if settings.pack_into else "",
         is_paused=settings.is_paused,
         is_preview_first=settings.is_preview_first,
         is_film=settings.is_film,

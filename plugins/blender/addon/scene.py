@@ -9,7 +9,7 @@ from typing import Any
 
 import bpy
 
-from plugins.blender.driver import FORMATS, missing_files
+from plugins.blender.driver import FORMATS, FinalRefusal, missing_files, refuse_what_joins_pixels
 from plugins.output import extension_of
 
 from .job import MissingFile, SceneFacts
@@ -39,8 +39,23 @@ def read(scene: Any, *, is_thorough: bool) -> SceneFacts:
         if is_thorough
         else (),
         scripts=tuple(_scripts()) if is_thorough else (),
+        joins_pixels=_joins_pixels(scene),
+        files=_files() if is_thorough else (),
         hints=_hints(scene) if is_thorough else {},
     )
+
+
+def _joins_pixels(scene: Any) -> str:
+    try:
+        refuse_what_joins_pixels(scene)
+    except FinalRefusal as refusal:
+        return str(refusal)
+    return ""
+
+
+def _files() -> tuple[str, ...]:
+    linked = (os.path.abspath(path) for path in bpy.utils.blend_paths(absolute=True))
+    return tuple(dict.fromkeys((bpy.data.filepath, *linked)))
 
 
 def _has_camera(scene: Any) -> bool:
