@@ -12,6 +12,7 @@ from typing import Any
 from farm.errors import FarmError, UserError
 from farm.live.snapshot import Get, Log, Snapshot, Throughput, Wants, fetch, remember
 from farm.live.view import Action
+from farm.text import plural
 
 Send = Callable[[str, str, Mapping[str, Any]], Any]
 """(method, path, body): as `Get`, for what changes something."""
@@ -103,7 +104,10 @@ class Feed:
         try:
             if self._send is None:
                 raise UserError("this view may only look")
-            self._send(action.method, action.path, action.body)
+            answer = self._send(action.method, action.path, action.body)
+            changed = answer.get("changed") if isinstance(answer, dict) else None
+            if isinstance(changed, int):
+                told = f"{told}: {plural(changed, 'task')}" if changed else "nothing was left to do"
         except FarmError as error:
             told, has_refused = str(error) or "the farm refuses", True
         with self._lock:

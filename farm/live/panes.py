@@ -308,7 +308,7 @@ def task_line(line: TaskLine, step: Step | None, now: float, columns: list[tuple
     """`step`: the task's, where it is known; now: seconds since the epoch on the database's clock."""
     task, attempt = line.task, line.attempt
     expected_s = step.mean_runtime_s if step is not None else None
-    run_s = task.runtime_s
+    run_s = task.runtime_s or (attempt.runtime_s if attempt is not None else None)
     is_live = task.state in LIVE_TASKS
     if is_live and attempt is not None and attempt.started_at is not None:
         run_s = max(now - attempt.started_at, 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Span, Text
 
 from farm.live.cells import Column, Line, cell, fit_columns, heading, share_rows, shown, sparkline
@@ -50,6 +50,8 @@ _SPARKS_FROM: Final = 16
 _SPARK: Final = 10
 """Cells of each sparkline, at 80 columns."""
 _MARK: Final = "▸"
+_MOST_OF_A_LINE: Final = 4_000
+"""Characters of a line of output that are shown."""
 HELP: Final = (
     ("j n e", "jobs, nodes, events: into focus; again: larger"),
     ("↑ ↓ PgUp PgDn Home End", "move the cursor"),
@@ -321,12 +323,13 @@ def _title(
     of = ""
     if pane is Pane.TASKS:
         job = next((line.job for line in snapshot.jobs if line.job.id == view.job_id), None)
-        of = f" of job {view.job_id}{'' if job is None else f' {job.name}'}:"
-    told = f"{_MARK if view.focus is pane else ' '}{pane.upper()}{of}{part}"
+        of = f" of job {view.job_id}{'' if job is None else f' {job.name}'}"
+    told = f"{_MARK if view.focus is pane else ' '}{pane.upper()}{part}"
     if view.filters.get(pane):
         told += f" · only {view.filters[pane]}"
     if view.sorts.get(pane):
         told += f" · by {view.sorts[pane]}"
+    told += of
     if pane in listed.wrong:
         return [(cell(f"{_MARK}{pane.upper()}: {listed.wrong[pane]}", width), "bad")]
     return _rule(f"{shown(told, width)} ", width, "focus" if view.focus is pane else "title")
@@ -355,12 +358,22 @@ def _log(snapshot: Snapshot, listed: Lists, width: int, height: int, view: View)
         told += f" · {up:,} lines above its end"
     room = max(height - 1, 0)
     end = len(lines) - up
-    shown_lines = lines[max(end - room, 0) : end]
-    body: list[Line] = [[(cell(text.replace("\t", "    "), width), "")] for text in shown_lines]
+    body: list[Line] = []
+    for text in reversed(lines[max(end - room, 0) : end]):
+        body[:0] = [[(cell(piece, width), "")] for piece in _wrapped(text, width)]
+        if len(body) >= room:
+            break
+    body = body[max(len(body) - room, 0) :]
     if not body:
         empty = "it has not said anything yet" if attempt is not None else "no attempt was made yet"
         body = [[(cell(f"  {'reading…' if log is None else empty}", width), "dim")]]
     return [_rule(f"{shown(told, width)} ", width, "focus"), *body]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A line of output as lines of the screen."""
+    safe = shown(text.replace("\t", "    "), _MOST_OF_A_LINE)
+    return chop_cells(safe, max(width, 2)) or [""]
 
 
 def _fill(lines: list[Line], height: int) -> list[Line]:

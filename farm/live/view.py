@@ -297,7 +297,7 @@ def _job_action(key: str, target: Target, job: int) -> Action | None:
             method="POST",
             path=f"/jobs/{job}/retry",
             question=f"try what failed or was cancelled of {target.name} again",
-            done=f"{target.name}: tried again",
+            done=f"{target.name}: will be tried again",
         )
     return None
 

@@ -18,22 +18,25 @@ from pathlib import Path
 
 LIMIT_S = 90.0
 WIDTH, HEIGHT = 960, 540
-_ENOUGH_S = 3.0
+ENOUGH_S = 3.0
 """More than what building the tree varies by."""
 _MOST_SAMPLES = 4096
 _LINE = re.compile(r"^ridgeline\| ray-rate ([0-9.]+)$", re.MULTILINE)
 _REFUSED = re.compile(r"^ridgeline\| error (.+)$", re.MULTILINE)
 
 
-def ray_rate(is_gpu: bool, environment: Mapping[str, str]) -> float | str:
-    """10^6 rays/s on the CPU, or on the GPU that `environment` leaves visible; else why it is not known."""
+def ray_rate(is_gpu: bool, environment: Mapping[str, str], *, enough_s: float = ENOUGH_S) -> float | str:
+    """10^6 rays/s on the CPU, or on the GPU that `environment` leaves visible; else why it is not known.
+
+    enough_s: of rendering; less is quicker, and worth less.
+    """
     program = shutil.which("blender")
     if program is None:
         return "no Blender to measure it with"
     command = [program, "--background", "--factory-startup", "--python", str(Path(__file__).resolve()), "--"]
     try:
         done = subprocess.run(
-            [*command, "GPU" if is_gpu else "CPU"],
+            [*command, "GPU" if is_gpu else "CPU", str(enough_s)],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -57,17 +60,17 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from plugins.blender import driver
 
-    kind = sys.argv[sys.argv.index("--") + 1]
+    kind, enough_s = sys.argv[sys.argv.index("--") + 1 :]
     code = 0
     try:
-        driver.say("ray-rate", f"{_measure(kind) / 1e6:.4g}")
+        driver.say("ray-rate", f"{_measure(kind, float(enough_s)) / 1e6:.4g}")
     except Exception as error:  # noqa: BLE001  the edge: whatever it is, it is told in one line
         driver.say("error", error)
         code = 1
     os._exit(code)
 
 
-def _measure(kind: str) -> float:
+def _measure(kind: str, enough_s: float) -> float:
     """Rays per second."""
     import bpy
 
@@ -110,8 +113,8 @@ def _measure(kind: str) -> float:
     seconds(1)  # compiles kernels, builds the tree
     least, most = 1, 4
     base_s = seconds(least)
-    while (spent_s := seconds(most) - base_s) < _ENOUGH_S and most < _MOST_SAMPLES:
-        most *= 4 if spent_s < _ENOUGH_S / 4 else 2
+    while (spent_s := seconds(most) - base_s) < enough_s and most < _MOST_SAMPLES:
+        most *= 4 if spent_s < enough_s / 4 else 2
     return (most - least) * WIDTH * HEIGHT / max(spent_s, 1e-6)
 
 

@@ -207,6 +207,7 @@ class FakeFarm:
         self.attempts = attempts()
         self.log = log_text()
         self.sent: list[tuple[str, str, dict[str, Any]]] = []
+        self.reply: dict[str, Any] = {}
         self.refusal: Exception | None = None
         self.error: Exception | None = None
         self.now = NOW
@@ -227,7 +228,7 @@ class FakeFarm:
         if self.refusal is not None:
             raise self.refusal
         self.sent.append((method, path, dict(body)))
-        return {}
+        return self.reply
 
     def _deeper(self, path: str, params: Mapping[str, Any]) -> Any:
         _, kind, name, what = path.split("/")

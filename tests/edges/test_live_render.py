@@ -341,6 +341,11 @@ def test_a_log_shows_its_end_and_scrolls_up() -> None:
     text = render(snapshot, 80, 24, colour=False, view=up).plain
     assert "Sample 60/512" not in text
     assert "50 lines above its end" in text
+    long = replace(
+        snapshot, log=Log(task_id=7001, attempt=snapshot.log and snapshot.log.attempt, lines=("x" * 170,))
+    )
+    lines = render(long, 80, 24, colour=False, view=log).plain.splitlines()
+    assert [line.rstrip() for line in lines[3:7]] == ["x" * 80, "x" * 80, "x" * 10, ""]
     nothing = replace(snapshot, log=Log(task_id=7001))
     assert "no attempt was made yet" in render(nothing, 80, 24, colour=False, view=log).plain
     assert "reading" in render(replace(snapshot, log=None), 80, 24, colour=False, view=log).plain

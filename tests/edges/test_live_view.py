@@ -229,6 +229,9 @@ def test_a_feed_asks_for_what_is_looked_at_and_does_what_it_is_told() -> None:
         assert farm.sent == [("POST", "/jobs/7/cancel", {})]
         feed.hush()
         assert feed.latest().answer == ""
+        farm.reply = {"changed": 3}
+        feed.act(action)
+        wait_until(lambda: feed.latest().answer == "job 7 is cancelled: 3 tasks", "the count")
         farm.refusal = Forbidden("job 7 belongs to anna")
         feed.act(action)
         wait_until(lambda: feed.latest().has_refused, "the refusal")

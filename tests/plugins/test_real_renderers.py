@@ -16,6 +16,7 @@ from farm.model.plugin import Plugin, Reading, SubmitOptions
 from farm.model.work import JobSettings, Submission
 from plugins.blender import bpy_runner
 from plugins.blender.plugin import PLUGIN as BLENDER
+from plugins.blender.ray_rate import ray_rate
 from plugins.command.plugin import PLUGIN as COMMAND
 from plugins.povray.plugin import PLUGIN as POVRAY
 
@@ -195,10 +196,10 @@ def test_a_probe_renders_few_samples_at_full_resolution_and_keeps_nothing(
 
 @needs_blender
 def test_the_cpu_s_ray_rate_is_measured_with_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert BLENDER.ray_rate is not None
-    rate = BLENDER.ray_rate(False, os.environ)
+    rate = ray_rate(False, os.environ, enough_s=0.2)
     assert isinstance(rate, float), rate
-    assert 0.01 < rate < 10_000
+    assert 0.001 < rate < 10_000
+    assert BLENDER.ray_rate is not None
     monkeypatch.setattr(shutil, "which", lambda program: None)
     assert BLENDER.ray_rate(False, {}) == "no Blender to measure it with"
 
