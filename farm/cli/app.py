@@ -48,28 +48,73 @@ def examples(*lines: str) -> str:
     )
 
 
+def _completing(what: str, of: str = "") -> Callable[[str], list[tuple[str, str]]]:
+    """What a Tab offers; imported when one is pressed."""
+
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        from farm.cli import complete as offers
+
+        offer = getattr(offers, what)
+        made: list[tuple[str, str]] = offer(incomplete, of) if of else offer(incomplete)
+        return made
+
+    return complete
+
+
+def _filter_of(what: str) -> Any:
+    return typer.Argument(
+        metavar="[FILTER]",
+        help="Such as 'state=failed and age<2d'; see `farm fields`.",
+        autocompletion=_completing("filters", what),
+    )
+
+
+def _columns_of(what: str) -> Any:
+    return typer.Option(
+        "--columns",
+        metavar="A,B,C",
+        help="Which fields to show, or all; see `farm fields`.",
+        autocompletion=_completing("columns", what),
+    )
+
+
+def _sort_of(what: str) -> Any:
+    return typer.Option(
+        "--sort",
+        metavar="FIELD",
+        help="In the order of this field; -FIELD turns it round.",
+        autocompletion=_completing("order", what),
+    )
+
+
+def _state_of(what: str) -> Any:
+    return typer.Option(
+        metavar="STATE",
+        help=f"Only {what} in this state. Repeatable.",
+        autocompletion=_completing("states", what),
+    )
+
+
+_JOBS = _completing("jobs")
+_NODES = _completing("nodes")
 Json = Annotated[bool, typer.Option("--json", help="Print the farm's own objects as JSON, for scripts.")]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's number.")]
-JobNames = Annotated[list[str], typer.Argument(metavar="JOB...", help="Numbers of jobs.")]
-NodeNames = Annotated[list[str], typer.Argument(metavar="NODE...", help="Names of nodes.")]
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's number.", autocompletion=_JOBS)]
+JobNames = Annotated[
+    list[str], typer.Argument(metavar="JOB...", help="Numbers of jobs.", autocompletion=_JOBS)
+]
+NodeNames = Annotated[
+    list[str], typer.Argument(metavar="NODE...", help="Names of nodes.", autocompletion=_NODES)
+]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.", autocompletion=_NODES)]
 LimitName = Annotated[str, typer.Argument(metavar="NAME", help="The limit's name, such as arnold.")]
 Frames = Annotated[
     str | None, typer.Option("--frames", "-f", metavar="RANGE", help="Only these frames, such as 1-100x2.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the numbers or names alone.")]
 Silent = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when it went well.")]
-Columns = Annotated[
+OrderOption = Annotated[
     str | None,
-    typer.Option("--columns", metavar="A,B,C", help="Which fields to show, or all; see `farm fields`."),
-]
-Sort = Annotated[
-    str | None,
-    typer.Option("--sort", metavar="FIELD", help="In the order of this field; -FIELD turns it round."),
-]
-Filter = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[FILTER]", help="Such as 'state=failed and user=anna'; see `farm fields`."),
+    typer.Option(metavar="ORDER", help="forward, reverse, first-middle-last, or every-N: each Nth first."),
 ]
 OfStep = Annotated[str | None, typer.Option("--step", metavar="NAME", help="Only tasks of this step.")]
 
@@ -215,7 +260,10 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             ),
         ] = None,
         depends_on: Annotated[
-            list[str] | None, typer.Option(metavar="JOB", help="Wait until this job is done. Repeatable.")
+            list[str] | None,
+            typer.Option(
+                metavar="JOB", help="Wait until this job is done. Repeatable.", autocompletion=_JOBS
+            ),
         ] = None,
         chunk_size: Annotated[
             int | None, typer.Option(metavar="N", help="Frames a task; 1 when left out.")
@@ -227,6 +275,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             ),
         ] = None,
         reverse: Annotated[bool, typer.Option("--reverse", help="The last frame first.")] = False,
+        order: OrderOption = None,
         preview_first: Annotated[
             bool, typer.Option("--preview-first", help="First, middle and last frame before the rest.")
         ] = False,
@@ -312,6 +361,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             chunk_size=chunk_size,
             profile=profile,
             is_reverse=reverse,
+            order=order,
             is_preview_first=preview_first,
             is_probed=probe,
             is_cold=cold,
@@ -348,17 +398,15 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
         )
     )
     def jobs(
-        filter: Filter = None,
-        state: Annotated[
-            list[str] | None, typer.Option(metavar="STATE", help="Only jobs in this state. Repeatable.")
-        ] = None,
+        filter: Annotated[list[str] | None, _filter_of("jobs")] = None,
+        state: Annotated[list[str] | None, _state_of("jobs")] = None,
         user: Annotated[str | None, typer.Option(metavar="NAME", help="Only this user's.")] = None,
         name: Annotated[str | None, typer.Option(metavar="TEXT", help="Only jobs named so.")] = None,
         everything: Annotated[
             bool, typer.Option("--all", "-a", help="Every job, not just those that go on and the newest.")
         ] = False,
-        columns: Columns = None,
-        sort: Sort = None,
+        columns: Annotated[str | None, _columns_of("jobs")] = None,
+        sort: Annotated[str | None, _sort_of("jobs")] = None,
         quiet: Quiet = False,
         json: Json = False,
     ) -> None:
@@ -403,15 +451,14 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
             typer.Argument(
                 metavar="[JOB] [FILTER]",
                 help="The job's number, all when left out; and a filter, see `farm fields`.",
+                autocompletion=_completing("job_or_filter", "tasks"),
             ),
         ] = None,
-        state: Annotated[
-            list[str] | None, typer.Option(metavar="STATE", help="Only tasks in this state. Repeatable.")
-        ] = None,
+        state: Annotated[list[str] | None, _state_of("tasks")] = None,
         frames: Frames = None,
         step: OfStep = None,
-        columns: Columns = None,
-        sort: Sort = None,
+        columns: Annotated[str | None, _columns_of("tasks")] = None,
+        sort: Annotated[str | None, _sort_of("tasks")] = None,
         quiet: Quiet = False,
         json: Json = False,
     ) -> None:
@@ -526,12 +573,12 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
         )
     )
     def events(
-        filter: Filter = None,
+        filter: Annotated[list[str] | None, _filter_of("events")] = None,
         job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Only of this job.")] = None,
         limit: Annotated[int, typer.Option(metavar="N", min=1, help="How many, the newest last.")] = 50,
         follow: Annotated[bool, typer.Option("--follow", help="Go on as they happen, until Ctrl-C.")] = False,
-        columns: Columns = None,
-        sort: Sort = None,
+        columns: Annotated[str | None, _columns_of("events")] = None,
+        sort: Annotated[str | None, _sort_of("events")] = None,
         quiet: Quiet = False,
         json: Json = False,
     ) -> None:
@@ -661,6 +708,161 @@ def _add_changes(app: typer.Typer, connect: Connect) -> None:
         told = f"has priority {priority} now"
         changes.change(connect(), [job], {"priority": priority}, told, is_quiet=quiet, is_json=json)
 
+    @app.command(
+        "change",
+        epilog=examples(
+            "farm change 12 --priority 80 --order first-middle-last",
+            "farm change 12 13 --timeout 2h --retries 5 --pool gpu",
+        ),
+    )
+    def change_settings(
+        jobs: JobNames,
+        name: Annotated[str | None, typer.Option(metavar="TEXT", help="Another name.")] = None,
+        priority: Annotated[int | None, typer.Option(metavar="0-100", help="Higher goes first.")] = None,
+        pool: Annotated[
+            str | None, typer.Option(metavar="NAME", help="Only nodes of this pool; '' means any.")
+        ] = None,
+        retries: Annotated[
+            int | None, typer.Option(metavar="N", help="Failures a frame may have before it is given up.")
+        ] = None,
+        max_running: Annotated[
+            int | None, typer.Option(metavar="N", help="At most so many frames at once; 0: no limit.")
+        ] = None,
+        max_failed: Annotated[
+            int | None, typer.Option(metavar="N", help="Stop the job when more frames failed.")
+        ] = None,
+        timeout: Annotated[
+            str | None,
+            typer.Option(metavar="TIME", help="Stop a frame that takes longer: 90m, 2h; 0: no limit."),
+        ] = None,
+        profile: Annotated[
+            Literal["compute", "bandwidth", "balanced"] | None,
+            typer.Option(help="What the frames cost most."),
+        ] = None,
+        order: OrderOption = None,
+        overwrite: Annotated[
+            bool | None,
+            typer.Option("--overwrite/--keep-files", help="Move files in the way aside, or refuse."),
+        ] = None,
+        quiet: Silent = False,
+        json: Json = False,
+    ) -> None:
+        """Change settings of jobs; what runs goes on as it is."""
+        from farm.cli import changes
+        from farm.cli.submit import seconds
+
+        body = {
+            "name": name,
+            "priority": priority,
+            "pool": pool,
+            "max_retries": retries,
+            "max_running": max_running,
+            "max_failed_tasks": max_failed,
+            "timeout_s": None if timeout is None else 0.0 if timeout == "0" else seconds(timeout),
+            "tag": profile,
+            "order": order,
+            "replace_existing": overwrite,
+        }
+        changes.settings(connect(), jobs, body, is_quiet=quiet, is_json=json)
+
+    @app.command(epilog=examples("farm append 12 101-120"))
+    def append(
+        job: JobName,
+        frames: Annotated[str, typer.Argument(metavar="RANGE", help="Frames that the job has not yet.")],
+        step: Annotated[
+            str | None,
+            typer.Option("--step", metavar="NAME", help="Of this step; of the largest if left out."),
+        ] = None,
+        quiet: Silent = False,
+        json: Json = False,
+    ) -> None:
+        """Add frames to a job; a film at its end is made again."""
+        from farm.cli import changes
+
+        changes.append(connect(), job, frames, step=step, is_quiet=quiet, is_json=json)
+
+    @app.command(
+        epilog=examples(
+            "farm resubmit 12 --frames 1-10 --priority 90",
+            "farm resubmit 12 --failed -p Samples=512 --wait",
+        )
+    )
+    def resubmit(
+        job: JobName,
+        frames: Annotated[
+            str | None, typer.Option("--frames", "-f", metavar="RANGE", help="Other frames.")
+        ] = None,
+        failed: Annotated[bool, typer.Option("--failed", help="The frames that failed.")] = False,
+        parameters: Annotated[
+            list[str] | None,
+            typer.Option("-p", metavar="NAME=VALUE", help="Another value for a parameter. Repeatable."),
+        ] = None,
+        name: Annotated[str | None, typer.Option(metavar="TEXT", help="Another name.")] = None,
+        priority: Annotated[int | None, typer.Option(metavar="0-100", help="Higher goes first.")] = None,
+        user: Annotated[str | None, typer.Option(metavar="NAME", help="Whose job it is.")] = None,
+        pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only nodes of this pool.")] = None,
+        paused: Annotated[bool, typer.Option("--paused", help="Hold it until `farm resume`.")] = False,
+        retries: Annotated[int | None, typer.Option(metavar="N", help="Failures a frame may have.")] = None,
+        max_running: Annotated[
+            int | None, typer.Option(metavar="N", help="At most so many frames at once.")
+        ] = None,
+        depends_on: Annotated[
+            list[str] | None,
+            typer.Option(metavar="JOB", help="Wait until this job is done.", autocompletion=_JOBS),
+        ] = None,
+        timeout: Annotated[
+            str | None, typer.Option(metavar="TIME", help="Stop a frame that takes longer.")
+        ] = None,
+        order: OrderOption = None,
+        overwrite: Annotated[
+            bool, typer.Option("--overwrite", help="Move files that are in the way aside.")
+        ] = False,
+        pretend: Annotated[
+            bool, typer.Option("--pretend", help="Show what would be done; submit nothing.")
+        ] = False,
+        wait: Annotated[bool, typer.Option("--wait", help="Follow to the end.")] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the job's number alone.")] = False,
+        json: Json = False,
+        idempotency_key: Annotated[
+            str | None, typer.Option(metavar="TEXT", help="Twice with one key makes one job.")
+        ] = None,
+    ) -> None:
+        """Submit a job again as another job, with changes.
+
+        Its settings are those of the old job as they are now, but what it waited for is not waited for again.
+        """
+        from farm.cli.resubmit import resubmit as again
+        from farm.cli.submit import Wish
+
+        wish = Wish(
+            frames=frames,
+            parameters=tuple(parameters or ()),
+            name=name,
+            priority=priority,
+            user=user,
+            pool=pool,
+            is_paused=paused,
+            retries=retries,
+            max_running=max_running,
+            depends_on=tuple(depends_on or ()),
+            timeout=timeout,
+            order=order,
+            is_overwrite=overwrite,
+        )
+        _finish(
+            again(
+                connect,
+                job,
+                wish,
+                is_failed_only=failed,
+                is_pretend=pretend,
+                is_waiting=wait,
+                is_quiet=quiet,
+                is_json=json,
+                key=idempotency_key,
+            )
+        )
+
     @app.command(epilog=examples("farm cancel 12", "farm cancel 12 --frames 100-250"))
     def cancel(
         jobs: JobNames,
@@ -747,9 +949,9 @@ def _add_changes(app: typer.Typer, connect: Connect) -> None:
 def _add_nodes(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm nodes", "farm nodes 'free>0 and vram>=24G' --columns name,vram,free"))
     def nodes(
-        filter: Filter = None,
-        columns: Columns = None,
-        sort: Sort = None,
+        filter: Annotated[list[str] | None, _filter_of("nodes")] = None,
+        columns: Annotated[str | None, _columns_of("nodes")] = None,
+        sort: Annotated[str | None, _sort_of("nodes")] = None,
         quiet: Quiet = False,
         json: Json = False,
     ) -> None:

@@ -240,6 +240,12 @@ def _flat(values: Mapping[str, Any], what: str) -> dict[str, str]:
     return parameters
 
 
+def unknown_parameter(template: Mapping[str, Any], name: str, what: str) -> str:
+    """What to say of a parameter that the template does not have; empty when it has."""
+    definitions = _definitions(template)
+    return "" if name in definitions else _unknown(name, definitions, what)
+
+
 def _unknown(name: str, definitions: Mapping[str, Any], what: str) -> str:
     close = get_close_matches(name, definitions, n=1)
     hint = f"did you mean {close[0]}?" if close else _known(definitions)

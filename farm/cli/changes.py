@@ -11,9 +11,11 @@ from farm.cli.client import Client, read
 from farm.cli.looks import check_frames, find_job, find_node
 from farm.control.views import ChangedView, FarmView, JobView
 from farm.errors import UserError
+from farm.flow.order import parse_order
+from farm.model.frames import canonical, parse_frames
 from farm.model.machines import Node
 from farm.model.states import NodeState
-from farm.text import plural
+from farm.text import duration, plural
 
 
 def change(
@@ -34,6 +36,36 @@ def change(
             else ""
         )
         show.line(f"job {view.job.id} {view.job.name} {told}{after}")
+
+
+def settings(
+    client: Client, jobs: Sequence[str], body: Mapping[str, Any], *, is_quiet: bool, is_json: bool
+) -> None:
+    """As `change`, and says what was asked for. Raises UserError when nothing was."""
+    given = {name: value for name, value in body.items() if value is not None}
+    if not given:
+        raise UserError("say what to change, such as --priority 80; `farm change --help` lists it all")
+    if "order" in given:
+        given["order"] = parse_order(given["order"])
+    told = ", ".join(_setting(name, value) for name, value in given.items())
+    change(client, jobs, given, f"changed: {told}", is_quiet=is_quiet, is_json=is_json)
+
+
+def _setting(name: str, value: Any) -> str:
+    if name == "timeout_s":
+        return f"a frame may take {duration(value)}" if value else "no time limit"
+    if name == "pool":
+        return f"pool {value}" if value else "any pool"
+    if name == "replace_existing":
+        return "files in the way are moved aside" if value else "files in the way are kept"
+    words = {"max_retries": "retries", "max_failed_tasks": "failed frames allowed"}
+    return f"{words.get(name, name.replace('_', ' '))} {value}"
+
+
+def append(client: Client, job: str, frames: str, *, step: str | None, is_quiet: bool, is_json: bool) -> None:
+    body = {"frames": canonical(parse_frames(frames)), "step": step}
+    answers = _post(client, _numbers(client, [job]), "frames", body)
+    _changed(answers, "appended", is_quiet=is_quiet, is_json=is_json, nothing="nothing was appended")
 
 
 def cancel(

@@ -15,6 +15,7 @@ from farm.cli.bundle import SUFFIXES, Bundle, bundle_submission, read_bundle, re
 from farm.cli.plugins import COMMAND, load_plugins, plugin_for
 from farm.cli.show import shown
 from farm.errors import UserError
+from farm.flow.order import parse_order
 from farm.flow.submit import TaskSpace, plan_job, read_limit_needs
 from farm.model.frames import describe, expand_pattern, has_frame, parse_frames, part_name
 from farm.model.ids import JobId
@@ -54,6 +55,7 @@ class Wish:
     chunk_size: int | None = None
     profile: str | None = None
     is_reverse: bool = False
+    order: str | None = None
     is_overwrite: bool = False
     is_trusting: bool = False
     timeout: str | None = None
@@ -81,7 +83,7 @@ def make(wish: Wish, *, cwd: Path, login: str) -> Made:
 
     `cwd` is absolute. `login`: the user when none is given. Raises UserError.
     """
-    chosen = _settings(wish)
+    chosen = chosen_settings(wish)
     if len(wish.paths) > 1:
         raise UserError(
             f"one scene a job, but there are {len(wish.paths)}: {shown(' '.join(wish.paths))}; "
@@ -160,7 +162,7 @@ def _options(
     )
 
 
-def _settings(wish: Wish) -> dict[str, Any]:
+def chosen_settings(wish: Wish) -> dict[str, Any]:
     """The fields of JobSettings that were typed; ranges are the farm's to check."""
     chosen: dict[str, Any] = {
         "priority": wish.priority,
@@ -171,10 +173,11 @@ def _settings(wish: Wish) -> dict[str, Any]:
         "max_failed_tasks": wish.max_failed,
         "limits": read_limit_needs(wish.limits, what="--limit") or None,
         "tag": None if wish.profile is None else Tag(wish.profile),
-        "timeout_s": None if wish.timeout is None else _seconds(wish.timeout),
+        "timeout_s": None if wish.timeout is None else seconds(wish.timeout),
         "depends_on": tuple(JobId(_job_number(text)) for text in wish.depends_on) or None,
         "is_paused": wish.is_paused or None,
         "reverse": wish.is_reverse or None,
+        "order": None if wish.order is None else parse_order(wish.order),
         "replace_existing": wish.is_overwrite or None,
         "trust_scripts": wish.is_trusting or None,
     }
@@ -185,7 +188,7 @@ def _user(settings: dict[str, Any], login: str) -> dict[str, str]:
     return {} if settings.get("user") else {"user": login}
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise UserError(f"--timeout {shown(text, 40)}: give seconds, or minutes, hours, days: 90m, 2h, 1d")

@@ -45,11 +45,38 @@ def run_submit(
     key: str | None,
 ) -> int:
     """The exit status. `connect` is called once the submission stands: most mistakes need no farm."""
+    check_way(is_pretend=is_pretend, is_waiting=is_waiting, key=key)
+    made = make(wish, cwd=Path.cwd(), login=_login())
+    return send(
+        connect,
+        made,
+        is_pretend=is_pretend,
+        is_waiting=is_waiting,
+        is_quiet=is_quiet,
+        is_json=is_json,
+        key=key,
+    )
+
+
+def check_way(*, is_pretend: bool, is_waiting: bool, key: str | None) -> None:
+    """Raises UserError for options that do not go together."""
     if is_pretend and is_waiting:
         raise UserError("--pretend submits nothing, so there is nothing to --wait for")
     if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
         raise UserError(f"--idempotency-key: give 1 to {MAX_KEY} plain characters")
-    made = make(wish, cwd=Path.cwd(), login=_login())
+
+
+def send(
+    connect: Callable[[], Client],
+    made: Made,
+    *,
+    is_pretend: bool,
+    is_waiting: bool,
+    is_quiet: bool,
+    is_json: bool,
+    key: str | None,
+) -> int:
+    """Show it, or submit it and tell; the exit status."""
     for text in made.notes:
         show.note(f"note: {text}")
     if is_pretend:

@@ -25,6 +25,7 @@ from farm import __version__
 from farm.control import sharing
 from farm.control.spaces import Spaces
 from farm.control.views import (
+    Append,
     AuditView,
     ChangedView,
     FarmView,
@@ -56,14 +57,16 @@ from farm.control.views import (
 from farm.errors import Forbidden, NotFound, Rejected, UserError
 from farm.flow import match
 from farm.flow.choose import check_step, tasks_of_frames
+from farm.flow.extend import extended
 from farm.flow.grep import matching_lines
 from farm.flow.limits import Ledger, unknown_limits
+from farm.flow.order import parse_order
 from farm.flow.predict import RunTimeModel
 from farm.flow.stats import eta_s, spread, within
 from farm.flow.submit import JobPlan, plan_job
 from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
-from farm.model.frames import parse_frames
+from farm.model.frames import canonical, describe, parse_frames
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.limits import MAX_LIMIT, Limit, check_limit_name, limits_needed
 from farm.model.machines import Node, NodeView
@@ -78,7 +81,20 @@ from farm.model.states import (
 )
 from farm.model.work import Job, Step, Submission, Tag, Task
 from farm.settings import Settings
-from farm.store import audit, dispatching, events, jobs, leader, learnt, limits, logs, nodes, rows, tokens
+from farm.store import (
+    audit,
+    dispatching,
+    events,
+    jobs,
+    leader,
+    learnt,
+    limits,
+    logs,
+    moves,
+    nodes,
+    rows,
+    tokens,
+)
 from farm.store.engine import db_now, reading, writing
 from farm.store.tokens import TokenOwner
 from farm.text import clean, duration, plural
@@ -97,6 +113,7 @@ FAILURES_WINDOW_S: Final = 24 * 3600.0
 _FAILURES_KEPT_S: Final = 5.0
 _LATE_LOG_S: Final = 2.0
 """Output comes on another way than the report of an attempt's end, and may be this much later."""
+_LONGEST_TIMEOUT_S: Final = 365 * 86400.0
 _GREPPED_TASKS: Final = 100
 _GREPPED_CHARS: Final = 8_000_000
 """Read by one request, in about a second; of one attempt, what is beyond is not looked at."""
@@ -357,7 +374,7 @@ class Desk:
         values = _changes(change)
         with writing(self._engine) as db:
             job = self._own_job(db, job_id, by)
-            before = {name: getattr(job.settings, name) for name in values}
+            before = {"name": job.name, **{n: getattr(job.settings, n) for n in values if n != "name"}}
             values = {name: value for name, value in values.items() if before[name] != value}
             if values:
                 jobs.change(db, job_id, values, actor=by.user, text=_told(values))
@@ -366,6 +383,49 @@ class Desk:
             _audit(db, by, f"job {job_id}", before=before, after=values)
         self._wake()
         return self._view(job)
+
+    def read_submission(self, job_id: JobId, by: Caller) -> Submission:
+        """What was submitted, to submit it again. Raises NotFound, Forbidden."""
+        with reading(self._engine) as db:
+            job = self._own_job(db, job_id, by)
+            submission, _ = jobs.read_source(db, job_id)
+        return replace(submission, name=job.name, settings=job.settings)
+
+    def append(self, job_id: JobId, request: Append, by: Caller) -> ChangedView:
+        """Add frames to a job. Raises NotFound, Forbidden, UserError, Rejected."""
+        frames = parse_frames(request.frames)
+        with writing(self._engine) as db:
+            job = self._own_job(db, job_id, by)
+            moves.lock_jobs(db, [job_id])
+            submission, parameters = jobs.read_source(db, job_id)
+            submission = replace(submission, settings=job.settings)
+            more = extended(submission, parameters, frames, step=request.step)
+            plan = self._plan(more.submission)
+            text = f"frames {describe(frames)} appended"
+            made = jobs.append(
+                db,
+                job_id,
+                more.submission,
+                plan,
+                new_steps=more.clones,
+                set_back=more.set_back,
+                actor=by.user,
+                text=text,
+            )
+            after = jobs.read_job(db, job_id)
+            _audit(
+                db,
+                by,
+                f"job {job_id}",
+                before={"state": job.state, "tasks": rows.to_json(job.counts)},
+                after={
+                    "state": after.state,
+                    "appended": canonical(frames),
+                    "tasks": rows.to_json(after.counts),
+                },
+            )
+        self._wake()
+        return ChangedView(changed=made, job=self._view(after))
 
     def cancel(self, job_id: JobId, choice: TaskChoice, by: Caller) -> ChangedView:
         """Raises NotFound, Forbidden, UserError."""
@@ -604,7 +664,11 @@ class Desk:
 
     def _label(self, job_id: JobId, step: str, index: int) -> str:
         try:
-            return self._spaces.of(job_id).label(step, index)
+            space = self._spaces.of(job_id)
+            if step not in space.steps:  # appended since
+                with reading(self._engine) as db:
+                    space = self._spaces.of(job_id, edition=jobs.read_job(db, job_id).edition)
+            return space.label(step, index)
         except (UserError, KeyError, IndexError):
             # The library that reads templates has changed its mind about this one: the job stays visible.
             return f"#{index}"
@@ -613,7 +677,9 @@ class Desk:
         """The chosen frames as step -> task indexes; None when no frames are given. Raises UserError."""
         if choice.step is None and choice.frames is None:
             return None
-        space = self._spaces.of(job_id)
+        with reading(self._engine) as db:
+            edition = jobs.read_job(db, job_id).edition
+        space = self._spaces.of(job_id, edition=edition)
         if choice.step is not None:
             check_step(space, choice.step)
         if choice.frames is None:
@@ -1004,10 +1070,24 @@ def _changes(change: JobChange) -> dict[str, Any]:
         if change.pool:
             _check_word("the pool's name", change.pool)
         values["pool"] = change.pool or None
-    if change.is_paused is not None:
-        values["is_paused"] = change.is_paused
+    if change.name is not None:
+        _check_word("the job's name", change.name)
+    if change.max_retries is not None and not 0 <= change.max_retries <= 100:
+        raise UserError(f"max_retries is {change.max_retries}; it must be 0 to 100")
+    if change.max_failed_tasks is not None and not 0 <= change.max_failed_tasks <= 1_000_000:
+        raise UserError(f"max_failed_tasks is {change.max_failed_tasks}; it must be 0 to 1,000,000")
+    if change.timeout_s is not None:
+        if not 0 <= change.timeout_s <= _LONGEST_TIMEOUT_S:
+            raise UserError(f"timeout_s is {change.timeout_s:g}; it must be 0 (none) to a year")
+        values["timeout_s"] = change.timeout_s or None
+    if change.order is not None:
+        values["order"] = parse_order(change.order)
+    for name in ("is_paused", "name", "max_retries", "max_failed_tasks", "tag", "replace_existing"):
+        if getattr(change, name) is not None:
+            values[name] = getattr(change, name)
     if not values:
-        raise UserError("the request changes nothing: give priority, max_running, pool or is_paused")
+        names = ", ".join(field.name for field in fields(JobChange))
+        raise UserError(f"the request changes nothing: give one of {names}")
     return values
 
 
@@ -1018,7 +1098,9 @@ def _told(values: dict[str, Any]) -> str:
         if name == "is_paused":
             told.append("paused" if value else "resumed")
         elif value is None:
-            told.append("no running limit" if name == "max_running" else "any pool")
+            told.append(
+                {"max_running": "no running limit", "timeout_s": "no time limit"}.get(name, "any pool")
+            )
         else:
             told.append(f"{name.replace('_', ' ')} {value}")
     return ", ".join(told)

@@ -137,7 +137,8 @@ class Scheduler:
         self._watched_at = 0.0
         self._settled_since = 0.0
         """Since when (monotonic) nodes could be heard without a break; silence before that proves nothing."""
-        self._scripts: OrderedDict[StepId, StepScript] = OrderedDict()
+        self._scripts: OrderedDict[tuple[StepId, int], StepScript] = OrderedDict()
+        """By step and edition of the job."""
         self._sent: set[int] = set()
         """Confirmed by the broker, and still in the outbox."""
         self._may_wait = False
@@ -428,9 +429,11 @@ class Scheduler:
     def _launches(self, db: sa.Connection, attempt_ids: Sequence[AttemptId]) -> list[Launch]:
         """Launch messages for those attempts that still wait to be started, one for each step."""
         by_step: dict[StepId, list[Order]] = {}
+        scripts: dict[StepId, StepScript] = {}
         for leased in dispatching.leased(db, attempt_ids):
-            script = self._script(db, leased.job_id, leased.step_id)
-            space = self._spaces.of(leased.job_id)
+            script = self._script(db, leased.job_id, leased.step_id, leased.edition)
+            scripts[leased.step_id] = script
+            space = self._spaces.of(leased.job_id, edition=leased.edition)
             order = Order(
                 attempt_id=leased.attempt_id,
                 task_id=leased.task_id,
@@ -443,17 +446,18 @@ class Scheduler:
                 device_id=leased.device_id,
             )
             by_step.setdefault(leased.step_id, []).append(order)
-        return [Launch(script=self._scripts[s], orders=tuple(orders)) for s, orders in by_step.items()]
+        return [Launch(script=scripts[s], orders=tuple(orders)) for s, orders in by_step.items()]
 
-    def _script(self, db: sa.Connection, job_id: JobId, step_id: StepId) -> StepScript:
-        """What all attempts of the step share: read once, as a job's script never changes."""
-        if step_id in self._scripts:
-            self._scripts.move_to_end(step_id)
-            return self._scripts[step_id]
-        submission, parameters = self._spaces.source(job_id)
+    def _script(self, db: sa.Connection, job_id: JobId, step_id: StepId, edition: int) -> StepScript:
+        """What all attempts of the step share: read once for each edition of the job."""
+        key = (step_id, edition)
+        if key in self._scripts:
+            self._scripts.move_to_end(key)
+            return self._scripts[key]
+        submission, parameters = self._spaces.source(job_id, edition=edition)
         job = jobs.read_job(db, job_id)
         for step in job.steps:
-            self._scripts[step.id] = StepScript(
+            self._scripts[step.id, edition] = StepScript(
                 job_id=job_id,
                 job_uid=job.uid,
                 job_name=job.name,
@@ -467,9 +471,10 @@ class Scheduler:
                 timeout_s=submission.settings.timeout_s,
                 keeps_sessions=submission.settings.keep_sessions,
             )
+        found = self._scripts[key]
         while len(self._scripts) > _SCRIPTS_KEPT:
             self._scripts.popitem(last=False)
-        return self._scripts[step_id]
+        return found
 
 
 def _by_node(

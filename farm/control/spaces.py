@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
@@ -25,28 +26,45 @@ class Spaces:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._kept: OrderedDict[JobId, tuple[Submission, dict[str, tuple[str, str]], TaskSpace]] = (
-            OrderedDict()
-        )
+        self._kept: OrderedDict[JobId, _Kept] = OrderedDict()
 
-    def of(self, job_id: JobId) -> TaskSpace:
-        """Raises NotFound, Unavailable."""
-        return self._entry(job_id)[2]
+    def of(self, job_id: JobId, *, edition: int = 1) -> TaskSpace:
+        """`edition`: the least that will do; what an older one says of a step stays true of that step.
 
-    def source(self, job_id: JobId) -> tuple[Submission, dict[str, tuple[str, str]]]:
+        Raises NotFound, Unavailable.
+        """
+        return self._entry(job_id, edition).space
+
+    def source(self, job_id: JobId, *, edition: int = 1) -> tuple[Submission, dict[str, tuple[str, str]]]:
         """What was submitted, and the job parameters. Raises NotFound, Unavailable."""
-        return self._entry(job_id)[:2]
+        entry = self._entry(job_id, edition)
+        return entry.submission, entry.parameters
 
-    def _entry(self, job_id: JobId) -> tuple[Submission, dict[str, tuple[str, str]], TaskSpace]:
+    def _entry(self, job_id: JobId, edition: int) -> _Kept:
         with self._lock:
-            if job_id in self._kept:
+            known = self._kept.get(job_id)
+            if known is not None and known.edition >= edition:
                 self._kept.move_to_end(job_id)
-                return self._kept[job_id]
+                return known
         with reading(self._engine) as db:
+            found = jobs.read_job(db, job_id).edition
             submission, parameters = jobs.read_source(db, job_id)
-        space = TaskSpace(submission.template, parameters, submission.outputs)
+        made = _Kept(
+            edition=found,
+            submission=submission,
+            parameters=parameters,
+            space=TaskSpace(submission.template, parameters, submission.outputs),
+        )
         with self._lock:
-            self._kept[job_id] = (submission, parameters, space)
+            self._kept[job_id] = made
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
-        return submission, parameters, space
+        return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    edition: int
+    submission: Submission
+    parameters: dict[str, tuple[str, str]]
+    space: TaskSpace

@@ -283,6 +283,26 @@ class JobChange:
     pool: str | None = None
     """"" means any pool."""
     is_paused: bool | None = None
+    name: str | None = None
+    max_retries: int | None = None
+    max_failed_tasks: int | None = None
+    timeout_s: float | None = None
+    """0 takes the limit away. Attempts that run keep the one that they began with."""
+    tag: Tag | None = None
+    """What the work costs most."""
+    order: str | None = None
+    """forward, reverse, first-middle-last or every-N."""
+    replace_existing: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """Frames to add to a job."""
+
+    frames: str
+    """As people type it: "101-120"."""
+    step: str | None = None
+    """Of which step; null: of those with the most frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from farm.errors import UserError
 from farm.flow.classify import classify
+from farm.flow.order import parse_order
 from farm.model.frames import (
     MAX_FRAME,
     MAX_FRAMES,
@@ -277,6 +278,10 @@ class TaskSpace:
         """The frames of the whole step, as the template lists them; None when it has no frame parameter."""
         name = self._frame_parameters[step]
         return None if name is None else _int_values(self._definitions[step][name])
+
+    def frame_parameter(self, step: str) -> str | None:
+        """The task parameter that holds the frames; None when the step has none."""
+        return self._frame_parameters[step]
 
     def check_output(self, step: str) -> None:
         """Raise UserError when two tasks of the step would write the same file, or a task an impossible
@@ -755,6 +760,8 @@ def _check_settings(settings: JobSettings) -> None:
         _check_name("the pool's name", settings.pool)
     if settings.user:
         _check_name("the user's name", settings.user)
+    if settings.order and parse_order(settings.order) != settings.order:
+        raise UserError(f"the order '{_shown(settings.order)}' must be written {parse_order(settings.order)}")
     timeout_s = settings.timeout_s
     if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
         raise UserError(f"the timeout is {timeout_s} s; give a number of seconds above 0, or none")
@@ -795,6 +802,7 @@ _OURS: Final[Mapping[str, str]] = {
     "profile": "tag",
     "timeout_s": "timeout_s",
     "reverse": "reverse",
+    "order": "order",
     "replace_existing": "replace_existing",
     "trust_scripts": "trust_scripts",
     "depends_on": "depends_on",
@@ -875,6 +883,8 @@ def _setting(name: str, field: str, value: Any) -> Any:
         if not isinstance(value, str):
             raise UserError(f"{name} must be text, not {_shown(str(value))}")
         return value or None
+    if field == "order":
+        return parse_order(str(value))
     if field == "tag":
         if value not in [tag.value for tag in Tag]:
             raise UserError(f"{name} is one of {', '.join(Tag)}, not {_shown(str(value))}")

@@ -32,6 +32,13 @@ class JobChange(views.JobChange):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Append(views.Append):
+    """Frames to add to a job."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskChoice(views.TaskChoice):
     """Which tasks of a job; nothing given: all of them. Several together narrow the choice."""
 

@@ -27,6 +27,7 @@ from farm.control.views import (
 )
 from farm.http import bodies, examples
 from farm.http.stream import event_stream
+from farm.model import work
 from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
@@ -252,8 +253,37 @@ def change_job(
         ),
     ],
 ) -> JobView:
-    """Set the priority, the most tasks at once, the pool, or pause and resume. Running tasks go on."""
+    """Set the name, priority, limits, pool or order, or pause and resume. Running tasks go on as they are."""
     return desk.change_job(JobId(job_id), change, caller)
+
+
+@jobs.get(
+    "/jobs/{job_id}/submission",
+    summary="Read what was submitted",
+    responses=_answers(examples.SUBMISSION, 403, 404),
+)
+def read_submission(desk: TheDesk, caller: TheCaller, job_id: JobNumber) -> work.Submission:
+    """The submission with the job's settings as they are now: change it, and post it as another job."""
+    return desk.read_submission(JobId(job_id), caller)
+
+
+@jobs.post(
+    "/jobs/{job_id}/frames",
+    summary="Append frames to a job",
+    responses=_answers(examples.shown(examples.CHANGED), *_BODY_ERRORS, 409),
+)
+def append_frames(
+    desk: TheDesk,
+    caller: TheCaller,
+    job_id: JobNumber,
+    request: Annotated[bodies.Append, Body(openapi_examples={"more": {"value": {"frames": "101-120"}}})],
+) -> ChangedView:
+    """Add frames to the steps with the most frames, or to `step`, in steps of their own.
+
+    What depends on them, such as a film, is made again. `changed` is the number of new tasks. 409: such a
+    step runs just now, or the job was cancelled.
+    """
+    return desk.append(JobId(job_id), request, caller)
 
 
 @jobs.post(

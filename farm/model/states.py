@@ -85,12 +85,14 @@ _T = TaskState
 TASK_MOVES: Final[Mapping[TaskState, frozenset[TaskState]]] = {
     # done: the files of an attempt from before it was set back are found
     _T.WAITING: frozenset({_T.READY, _T.CANCELLED, _T.DONE}),
-    _T.READY: frozenset({_T.ASSIGNED, _T.CANCELLED, _T.DONE}),  # done: a lost attempt's files are adopted
+    # done: a lost attempt's files are adopted. waiting: frames were appended that come before it
+    _T.READY: frozenset({_T.ASSIGNED, _T.CANCELLED, _T.DONE, _T.WAITING}),
     _T.ASSIGNED: frozenset({_T.RUNNING, _T.READY, _T.DONE, _T.FAILED, _T.HELD, _T.CANCELLING, _T.CANCELLED}),
     _T.RUNNING: frozenset({_T.READY, _T.DONE, _T.FAILED, _T.HELD, _T.CANCELLING, _T.CANCELLED}),
     _T.CANCELLING: frozenset({_T.CANCELLED, _T.DONE}),
     _T.HELD: frozenset({_T.RUNNING, _T.READY, _T.DONE, _T.FAILED, _T.CANCELLED}),
-    _T.DONE: frozenset({_T.READY}),  # requeued by a person: a new generation
+    # requeued by a person, or because frames were appended that come before it: a new generation
+    _T.DONE: frozenset({_T.READY, _T.WAITING}),
     _T.FAILED: frozenset({_T.READY, _T.DONE, _T.CANCELLED}),
     # waiting: the step that failed before it is tried again
     _T.CANCELLED: frozenset({_T.READY, _T.WAITING}),

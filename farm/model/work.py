@@ -91,6 +91,8 @@ class JobSettings:
     """What the user says the work is; None: find out."""
     reverse: bool = False
     """Hand tasks out from the last to the first."""
+    order: str = ""
+    """`forward`, `reverse`, `first-middle-last` or `every-N`; empty: as `reverse` says."""
     trust_scripts: bool = False
     """Let scripts in scene files run (Blender drivers and the like)."""
     timeout_s: float | None = None
@@ -187,6 +189,8 @@ class Job:
     output_directories: tuple[str, ...] = ()
     reason: str = ""
     """One line: why it failed or waits."""
+    edition: int = 1
+    """Grows when what its tasks are changes: frames were appended, a time limit set."""
 
     @property
     def counts(self) -> Counts:

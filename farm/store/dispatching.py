@@ -320,12 +320,14 @@ class Leased:
     generation: int
     replace_existing: bool
     device_id: str
+    edition: int = 1
+    """Of the job."""
 
 
 def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased]:
     """Those of `attempt_ids` that are still to be started, by step."""
     query = (
-        sa.select(_ATTEMPT, _TASK.c.idx, _JOB.c.replaces_existing)
+        sa.select(_ATTEMPT, _TASK.c.idx, _JOB.c.replaces_existing, _JOB.c.edition)
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
         .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
         .where(_ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.state == "assigned")
@@ -341,6 +343,7 @@ def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased
             generation=row["generation"],
             replace_existing=row["replaces_existing"],
             device_id=row["device_id"],
+            edition=row["edition"],
         )
         for row in db.execute(query).mappings()
     ]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from farm.errors import NotFound, Rejected
+from farm.flow.classify import classify
+from farm.flow.order import ENDS_FIRST, FORWARD, REVERSE, every
 from farm.flow.report import Advance, JobFacts, StepFacts, advance
-from farm.flow.submit import JobPlan
+from farm.flow.submit import JobPlan, StepPlan
 from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, StepId, TaskId
 from farm.model.states import ENDED_JOBS, AttemptState, JobState, TaskState
-from farm.model.work import Counts, Job, Step, Submission, Task
+from farm.model.work import Counts, Job, JobSettings, Step, Submission, Task
 from farm.store import events, limits, moves, outbox, rows
 from farm.store.engine import among, db_now
 from farm.store.tables import (
@@ -115,32 +118,36 @@ def submit(
     for step_plan in plan.steps:
         opens_now = not unmet and not step_plan.depends_on
         first = TaskState.READY if opens_now else TaskState.WAITING
-        step_id = _new_id(
-            db.execute(
-                sa.insert(_STEP).values(
-                    job_id=job_id,
-                    position=step_plan.position,
-                    name=step_plan.name,
-                    depends_on=list(step_plan.depends_on),
-                    demand=rows.to_json(step_plan.demand),
-                    profile=rows.to_json(step_plan.profile),
-                    isolation=str(step_plan.isolation),
-                    output=rows.to_json(step_plan.output) if step_plan.output else None,
-                    frames=step_plan.frames,
-                    **{f"n_{first.value}": step_plan.task_count},
-                )
-            )
-        )
-        _insert_tasks(db, job_id, step_id, step_plan.task_count, first, reverse=settings.reverse)
-        limits.needed_by(db, StepId(step_id), step_plan.demand)
+        _insert_step(db, job_id, step_plan, first, order=_order(settings))
     if key is not None:
         db.execute(sa.insert(_KEY).values(key=key, digest=digest, job_id=job_id, created_at=now))
     events.happened(db, EventKind.JOB_SUBMITTED, plan.name, actor=actor, job_id=job_id)
     return job_id, True
 
 
+def _insert_step(db: sa.Connection, job_id: JobId, plan: StepPlan, state: TaskState, *, order: str) -> None:
+    step_id = _new_id(
+        db.execute(
+            sa.insert(_STEP).values(
+                job_id=job_id,
+                position=plan.position,
+                name=plan.name,
+                depends_on=list(plan.depends_on),
+                demand=rows.to_json(plan.demand),
+                profile=rows.to_json(plan.profile),
+                isolation=str(plan.isolation),
+                output=rows.to_json(plan.output) if plan.output else None,
+                frames=plan.frames,
+                **{f"n_{state.value}": plan.task_count},
+            )
+        )
+    )
+    _insert_tasks(db, job_id, step_id, plan.task_count, state, order=order)
+    limits.needed_by(db, StepId(step_id), plan.demand)
+
+
 def _insert_tasks(
-    db: sa.Connection, job_id: int, step_id: int, count: int, state: TaskState, *, reverse: bool
+    db: sa.Connection, job_id: int, step_id: int, count: int, state: TaskState, *, order: str
 ) -> None:
     """The rows are made inside the database: 100,000 in a fraction of a second, and no memory here."""
     if db.dialect.name == "sqlite":
@@ -156,7 +163,7 @@ def _insert_tasks(
     # The text is ours alone; every value is bound.
     statement = (
         "INSERT INTO task (job_id, step_id, idx, rank, state, starts, failures, faults, generation, "
-        "not_before, reason) " + numbers.format(rank=":count - 1 - i" if reverse else "i")
+        "not_before, reason) " + numbers.format(rank=_rank_sql(order, "i"))
     )
     db.execute(
         sa.text(statement).bindparams(
@@ -164,6 +171,24 @@ def _insert_tasks(
         ),
         {"job_id": job_id, "step_id": step_id, "count": count, "state": str(state)},
     )
+
+
+def _order(settings: JobSettings) -> str:
+    return settings.order or (REVERSE if settings.reverse else FORWARD)
+
+
+def _rank_sql(order: str, index: str) -> str:
+    """As `farm.flow.order.rank`, with `:count` bound. The text is made of our own words and a number."""
+    if order == REVERSE:
+        return f":count - 1 - {index}"
+    stride = every(order)
+    if order == ENDS_FIRST:
+        first = f"{index} IN (0, :count / 2, :count - 1)"
+    elif stride is not None:
+        first = f"{index} % {stride:d} = 0"
+    else:
+        return index
+    return f"CASE WHEN {first} THEN {index} - :count ELSE {index} END"
 
 
 def _new_id(inserted: sa.CursorResult[Any]) -> int:
@@ -427,17 +452,111 @@ def runtimes_s(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list[
 # --- steer --------------------------------------------------------------------------------------------
 
 
+_COLUMNS = frozenset(
+    {"name", "priority", "is_paused", "max_running", "pool", "max_retries", "max_failed_tasks"}
+)
+"""Of what may change: what has a column. The rest lives in the settings' JSON."""
+
+
 def change(db: sa.Connection, job_id: JobId, values: Mapping[str, Any], *, actor: str, text: str) -> None:
-    """Set columns of a job that may change (priority, is_paused, max_running, pool). Raises NotFound."""
+    """Set a job's name and fields of its JobSettings; running tasks go on as they are. Raises NotFound."""
     moves.lock_jobs(db, [job_id])
-    _job_row(db, job_id)
-    db.execute(sa.update(_JOB).where(_JOB.c.id == job_id).values(**values, changed_at=db_now()))
+    row = _job_row(db, job_id)
+    columns = {name: value for name, value in values.items() if name in _COLUMNS}
+    if "replace_existing" in values:
+        columns["replaces_existing"] = values["replace_existing"]
+    changed = {**row["settings"], **{n: v for n, v in values.items() if n != "name"}}
+    settings: JobSettings = rows.from_json(JobSettings, changed)
+    columns["settings"] = rows.to_json(settings)
+    db.execute(sa.update(_JOB).where(_JOB.c.id == job_id).values(**columns, changed_at=db_now()))
+    steps = read_job(db, job_id).steps
     if "pool" in values:
-        for step in read_job(db, job_id).steps:
+        for step in steps:
             demand = {**rows.to_json(step.demand), "pool": values["pool"]}
             db.execute(sa.update(_STEP).where(_STEP.c.id == step.id).values(demand=demand))
+    if "order" in values:
+        for step in steps:
+            rank = _rank_sql(_order(settings), "idx")
+            query = sa.text(f"UPDATE task SET rank = {rank} WHERE step_id = :step AND :count > 0")
+            db.execute(
+                query.bindparams(sa.bindparam("count", type_=sa.Integer)),
+                {"count": step.counts.total, "step": step.id},
+            )
+    if "timeout_s" in values or "tag" in values:
+        submission, parameters = read_source(db, job_id)
+        if "tag" in values:
+            profile = classify(values["tag"], submission.hints, submission.kind)
+            db.execute(sa.update(_STEP).where(_STEP.c.job_id == job_id).values(profile=rows.to_json(profile)))
+        _write_source(db, job_id, replace(submission, settings=settings), parameters)
     events.happened(db, EventKind.JOB_CHANGED, text, actor=actor, job_id=job_id)
     settle_jobs(db, [job_id])
+
+
+def _write_source(
+    db: sa.Connection, job_id: JobId, submission: Submission, parameters: Mapping[str, tuple[str, str]]
+) -> None:
+    db.execute(
+        sa.update(_SOURCE)
+        .where(_SOURCE.c.job_id == job_id)
+        .values(
+            submission=rows.to_json(submission),
+            parameters={name: list(value) for name, value in parameters.items()},
+        )
+    )
+    db.execute(sa.update(_JOB).where(_JOB.c.id == job_id).values(edition=_JOB.c.edition + 1))
+
+
+def append(
+    db: sa.Connection,
+    job_id: JobId,
+    submission: Submission,
+    plan: JobPlan,
+    *,
+    new_steps: Collection[str],
+    set_back: Collection[str],
+    actor: str,
+    text: str,
+) -> int:
+    """Add the plan's `new_steps` to a job; returns how many tasks. `plan` is of the whole job.
+
+    Steps named in `set_back` wait for them, and what they made is made again. Raises NotFound, and Rejected
+    when one of those runs now, or the job was cancelled.
+    """
+    moves.lock_jobs(db, [job_id])
+    job = read_job(db, job_id)
+    if job.state is JobState.CANCELLED:
+        raise Rejected(f"job {job_id} was cancelled: submit it again (`farm resubmit {job_id}`)")
+    planned = {step.name: step for step in plan.steps}
+    for step in job.steps:
+        if step.name not in set_back:
+            continue
+        if step.counts.live or step.counts.held:
+            raise Rejected(
+                f"step {step.name} runs now, and would lack the new frames: append them when it has ended"
+            )
+        db.execute(
+            sa.update(_STEP)
+            .where(_STEP.c.id == step.id)
+            .values(depends_on=list(planned[step.name].depends_on))
+        )
+        again: dict[str, Any] = {
+            "generation": _TASK.c.generation + 1,
+            "failures": 0,
+            "faults": 0,
+            "starts": 0,
+        }
+        moves.move_all(db, step.id, TaskState.DONE, TaskState.WAITING, values=again)
+        moves.move_all(db, step.id, TaskState.READY, TaskState.WAITING)
+    made = 0
+    for step_plan in plan.steps:
+        if step_plan.name in new_steps:
+            _insert_step(db, job_id, step_plan, TaskState.WAITING, order=_order(job.settings))
+            made += step_plan.task_count
+    _write_source(db, job_id, submission, plan.parameters)
+    db.execute(sa.update(_JOB).where(_JOB.c.id == job_id).values(finished_at=None))
+    events.happened(db, EventKind.JOB_CHANGED, text, actor=actor, job_id=job_id)
+    settle_jobs(db, [job_id])
+    return made
 
 
 def cancel(

@@ -74,6 +74,7 @@ def job_settings(row: Row, depends_on: Sequence[int]) -> JobSettings:
         "user": row["user"],
         "max_retries": row["max_retries"],
         "max_failed_tasks": row["max_failed_tasks"],
+        "replace_existing": row["replaces_existing"],
         "depends_on": tuple(depends_on),
     }
     settings: JobSettings = from_json(JobSettings, {**row["settings"], **changed})
@@ -93,6 +94,7 @@ def job(row: Row, steps: Sequence[Step], depends_on: Sequence[int]) -> Job:
         steps=tuple(steps),
         output_directories=tuple(row["output_directories"]),
         reason=row["reason"],
+        edition=row["edition"],
     )
 
 

@@ -36,6 +36,8 @@ class JobRow(SQLModel, table=True):
     settings: dict[str, Any] = Field(sa_column=_json())
     """All of JobSettings; the columns above are what queries look at and what may change."""
     output_directories: list[str] = Field(sa_column=_json())
+    edition: int = Field(default=1, sa_column_kwargs={"server_default": "1"})
+    """Grows with each change of the source: who keeps what follows from it looks at this."""
     submitted_at: float
     changed_at: float = Field(index=True)
     finished_at: float | None = None

@@ -16,12 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.errors import NotFound, NotLeader, Rejected
+from farm.flow.order import rank
 from farm.flow.submit import JobPlan, StepPlan
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
-from farm.model.work import Isolation, Job, JobSettings, Profile, Submission
+from farm.model.work import Isolation, Job, JobSettings, Profile, Submission, Tag
 from farm.store import dispatching, events, jobs, leader, logs, moves, nodes, outbox, tokens
 from farm.store.engine import among, db_now, open_engine, reading, writing
 from farm.store.tables import AttemptRow, StepRow, TaskRow
@@ -196,6 +197,35 @@ def test_tasks_are_claimed_in_the_order_of_the_job(engine: sa.Engine) -> None:
         with writing(engine) as db:
             step_id = jobs.read_job(db, job_id).steps[0].id
             assert [task.index for task in dispatching.claim(db, step_id, BLADE, 2)] == expected
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "first-middle-last", "every-3"])
+def test_the_order_in_the_database_is_the_one_that_is_written_down(engine: sa.Engine, order: str) -> None:
+    expected = sorted(range(10), key=lambda index: rank(order, index, 10))
+    asked = submit(engine, a_step(tasks=10), order=order)
+    changed = submit(engine, a_step(tasks=10))
+    with writing(engine) as db:
+        jobs.change(db, changed, {"order": order}, actor="anna", text="order")
+    for job_id in (asked, changed):
+        with reading(engine) as db:
+            step_id = jobs.read_job(db, job_id).steps[0].id
+            found = list(
+                db.scalars(sa.select(_TASK.c.idx).where(_TASK.c.step_id == step_id).order_by(_TASK.c.rank))
+            )
+        assert found == expected
+
+
+def test_settings_that_have_no_column_change_too(engine: sa.Engine) -> None:
+    job_id = submit(engine)
+    values = {"timeout_s": 60.0, "tag": Tag.COMPUTE, "replace_existing": True, "name": "other", "pool": "gpu"}
+    with writing(engine) as db:
+        jobs.change(db, job_id, values, actor="anna", text="changed")
+    job = read(engine, job_id)
+    assert (job.name, job.settings.timeout_s, job.settings.replace_existing) == ("other", 60.0, True)
+    assert (job.steps[0].profile.tag, job.steps[0].demand.pool, job.edition) == (Tag.COMPUTE, "gpu", 2)
+    with reading(engine) as db:
+        submission, _ = jobs.read_source(db, job_id)
+    assert submission.settings.timeout_s == 60.0
 
 
 def test_an_idempotency_key_names_one_request(engine: sa.Engine) -> None:

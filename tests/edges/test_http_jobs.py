@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from farm.model.ids import AttemptId, NodeId
+from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
-from farm.model.states import Outcome
+from farm.model.states import Outcome, TaskState
 from farm.store import dispatching, jobs, moves, nodes
 from farm.store.engine import open_engine, writing
 from farm.store.tables import StepRow
@@ -338,7 +338,7 @@ def test_a_job_is_changed_paused_and_resumed(api: Api) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [{}, {"priority": 101}, {"priority": -1}, {"max_running": -1}, {"pool": "a\u001bb"}, {"name": "x"}],
+    [{}, {"priority": 101}, {"priority": -1}, {"max_running": -1}, {"pool": "a\u001bb"}, {"state": "x"}],
 )
 def test_a_wrong_change_changes_nothing(api: Api, body: dict[str, Any]) -> None:
     job_id = api.submit(api.anna)
@@ -542,3 +542,87 @@ def test_every_change_is_written_down_and_refused_ones_too(api: Api, engine: sa.
     assert entries[0]["token"] == "anna-laptop"
     assert entries[0]["ip"] == "127.0.0.1"
     assert "rl_" not in str(entries)
+
+
+# --- more frames, again -----------------------------------------------------------------------------------
+
+
+def test_frames_are_appended_while_old_ones_run(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine, slots=10)
+    job_id = api.submit(api.anna, template=template("1-3", steps=("Render", "Comp")))
+    _end(engine, _start(engine, job_id, 3))
+
+    answer = api.anna.post(f"{V1}/jobs/{job_id}/frames", json={"frames": "4-5"})
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["changed"] == 4
+    steps = {step["name"]: step for step in answer.json()["job"]["job"]["steps"]}
+    assert steps["Render 2"]["counts"]["ready"] == 2
+    assert steps["Comp 2"]["depends_on"] == ["Render 2"]
+    assert steps["Comp"]["counts"]["ready"] == 3  # frames that are done open what waits for them
+    labels = [
+        (task["step"], task["label"], task["state"])
+        for task in api.bert.get(f"{V1}/jobs/{job_id}/tasks", params={"frames": "4"}).json()["items"]
+    ]
+    assert labels == [("Render 2", "4", "ready"), ("Comp 2", "4", "waiting")]
+    assert api.bert.post(f"{V1}/jobs/{job_id}/frames", json={"frames": "9"}).status_code == 403
+    doubled = api.anna.post(f"{V1}/jobs/{job_id}/frames", json={"frames": "3-9"})
+    assert doubled.status_code == 400
+    assert "has 3-5 (3 frames) already" in doubled.json()["error"]["message"]
+
+
+def test_a_done_job_goes_on_and_what_comes_after_is_made_again(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine, slots=10)
+    steps = template("1-2", steps=("Render",))
+    steps["steps"].append(
+        {
+            "name": "Film",
+            "dependencies": [{"dependsOn": "Render"}],
+            "script": {"actions": {"onRun": {"command": "true"}}},
+        }
+    )
+    job_id = api.submit(api.anna, template=steps)
+    _end(engine, _start(engine, job_id, 2))
+    with writing(engine) as db:
+        film = jobs.read_job(db, JobId(job_id)).steps[1]
+        moves.lock_jobs(db, [job_id])
+        moves.move_all(db, film.id, TaskState.READY, TaskState.DONE)
+        jobs.settle_jobs(db, [JobId(job_id)])
+    assert api.anna.get(f"{V1}/jobs/{job_id}").json()["job"]["state"] == "done"
+
+    view = api.anna.post(f"{V1}/jobs/{job_id}/frames", json={"frames": "3"}).json()["job"]
+
+    assert (view["job"]["state"], view["job"]["finished_at"]) == ("active", None)
+    film_task = api.anna.get(f"{V1}/jobs/{job_id}/tasks", params={"step": "Film"}).json()["items"][0]
+    assert (film_task["state"], film_task["generation"]) == ("waiting", 2)
+
+
+def test_a_cancelled_job_gets_no_frames(api: Api) -> None:
+    job_id = api.submit(api.anna)
+    api.anna.post(f"{V1}/jobs/{job_id}/cancel")
+    answer = api.anna.post(f"{V1}/jobs/{job_id}/frames", json={"frames": "11"})
+    assert answer.status_code == 409
+    assert "farm resubmit" in answer.json()["error"]["message"]
+
+
+def test_settings_change_and_what_is_wrong_is_told(api: Api) -> None:
+    job_id = api.submit(api.anna)
+    change = {"name": "b", "timeout_s": 60, "order": "every 3rd first", "tag": "compute", "max_retries": 7}
+    job = api.anna.patch(f"{V1}/jobs/{job_id}", json=change).json()["job"]
+    assert (job["name"], job["settings"]["timeout_s"], job["settings"]["order"]) == ("b", 60, "every-3")
+    assert (job["settings"]["tag"], job["settings"]["max_retries"]) == ("compute", 7)
+    assert (
+        api.anna.patch(f"{V1}/jobs/{job_id}", json={"timeout_s": 0}).json()["job"]["settings"]["timeout_s"]
+        is None
+    )
+    for wrong in ({"order": "revers"}, {"max_retries": -1}, {"timeout_s": -1}, {"name": " "}, {}):
+        assert api.anna.patch(f"{V1}/jobs/{job_id}", json=wrong).status_code == 400
+
+
+def test_a_submission_is_read_back_as_the_job_is_now(api: Api) -> None:
+    job_id = api.submit(api.anna, settings={"priority": 20})
+    api.anna.patch(f"{V1}/jobs/{job_id}", json={"priority": 80, "name": "better"})
+    told = api.anna.get(f"{V1}/jobs/{job_id}/submission").json()
+    assert (told["name"], told["settings"]["priority"], told["template"]) == ("better", 80, template())
+    assert api.bert.get(f"{V1}/jobs/{job_id}/submission").status_code == 403
+    assert api.anna.post(f"{V1}/jobs", json=told).status_code == 201

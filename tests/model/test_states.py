@@ -51,7 +51,7 @@ def test_an_end_can_be_reached_from_every_task_state() -> None:
 
 
 def test_a_done_task_only_becomes_ready_again() -> None:
-    assert TASK_MOVES[TaskState.DONE] == {TaskState.READY}
+    assert TASK_MOVES[TaskState.DONE] == {TaskState.READY, TaskState.WAITING}
 
 
 def test_no_task_runs_without_an_attempt() -> None:

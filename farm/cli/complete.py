@@ -1,0 +1,88 @@
+"""What the shell offers after Tab: jobs, nodes, states and fields. Silent when the farm is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from typing import Any, Final
+
+from farm.cli import client
+from farm.cli.show import shown
+from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields
+from farm.errors import FarmError
+from farm.flow.filters import Field, Table
+from farm.settings import load_settings
+
+Offer = tuple[str, str]
+"""(what is typed, what it is)"""
+_MOST_JOBS: Final = 50
+_PATIENCE_S: Final = 0.0
+TABLES: Final[Mapping[str, Table[Any]]] = {
+    "jobs": job_fields(0.0),
+    "tasks": TASK_FIELDS,
+    "nodes": NODE_FIELDS,
+    "events": event_fields(0.0),
+}
+
+
+def jobs(typed: str) -> list[Offer]:
+    """The newest, by number, with their names."""
+    found = _asked(lambda farm: farm.get("/jobs", limit=_MOST_JOBS)["items"])
+    named = ((str(view["job"]["id"]), f"{view['job']['name']}, {view['job']['state']}") for view in found)
+    return _starting(named, typed)
+
+
+def nodes(typed: str) -> list[Offer]:
+    found = _asked(lambda farm: farm.get("/nodes")["items"])
+    return _starting(((str(node["id"]), str(node["state"])) for node in found), typed)
+
+
+def states(typed: str, of: str) -> list[Offer]:
+    return _starting(((name, "") for name in TABLES[of]["state"].choices), typed)
+
+
+def columns(typed: str, of: str) -> list[Offer]:
+    """Fields between commas: the last one is completed."""
+    before, comma, last = typed.rpartition(",")
+    offers = _starting(((field.name, field.help) for field in TABLES[of].values()), last)
+    return [(before + comma + name, told) for name, told in offers]
+
+
+def order(typed: str, of: str) -> list[Offer]:
+    minus = "-" if typed.startswith("-") else ""
+    return [(minus + name, told) for name, told in columns(typed.removeprefix("-"), of)]
+
+
+def filters(typed: str, of: str) -> list[Offer]:
+    """The last word of a filter: a field, or a value of one that has a known list."""
+    before, blank, word = typed.rpartition(" ")
+    name, equals, value = word.partition("=")
+    field = TABLES[of].get(name.removesuffix("!"))
+    if equals and field is not None:
+        listed, comma, last = value.rpartition(",")
+        offers = _starting(((choice, "") for choice in field.choices), last)
+        return [(f"{before}{blank}{name}={listed}{comma}{choice}", told) for choice, told in offers]
+    offers = _starting(((_begun(field), field.help) for field in TABLES[of].values()), word)
+    return [(before + blank + begun, told) for begun, told in offers]
+
+
+def job_or_filter(typed: str, of: str) -> list[Offer]:
+    return [*(jobs(typed) if typed.isdigit() or not typed else ()), *filters(typed, of)]
+
+
+def _begun(field: Field[Any]) -> str:
+    return field.name if field.is_ordered else f"{field.name}{'=' if field.choices else '~'}"
+
+
+def _starting(offers: Iterable[Offer], typed: str) -> list[Offer]:
+    return [(shown(name), shown(told, 60)) for name, told in offers if name.startswith(typed)]
+
+
+def _asked(ask: Callable[[client.Client], Iterable[Any]]) -> Iterator[Any]:
+    logging.disable()  # a warning would be read as an offer
+    with (
+        suppress(FarmError, KeyError, TypeError),
+        closing(client.connect(load_settings(), patience_s=_PATIENCE_S)) as farm,
+    ):
+        yield from ask(farm)

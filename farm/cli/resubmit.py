@@ -1,0 +1,94 @@
+"""`farm resubmit`: a job again, with changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from farm.cli.bundle import absolute_paths, read_parameters, unknown_parameter
+from farm.cli.client import Client, read
+from farm.cli.looks import find_job
+from farm.cli.submit import Made, Wish, chosen_settings
+from farm.cli.submit_command import check_way, send
+from farm.control.fields import label_frames
+from farm.errors import UserError
+from farm.flow.extend import with_frames
+from farm.flow.submit import plan_job
+from farm.model.frames import parse_frames
+from farm.model.work import JobSettings, Submission, Task
+
+_NOT_AGAIN: Final = frozenset({"is_paused", "depends_on"})
+"""Settings of that one time."""
+
+
+def resubmit(
+    connect: Callable[[], Client],
+    job: str,
+    wish: Wish,
+    *,
+    is_failed_only: bool,
+    is_pretend: bool,
+    is_waiting: bool,
+    is_quiet: bool,
+    is_json: bool,
+    key: str | None,
+) -> int:
+    """The exit status. Of `wish`: frames, parameters, name and settings."""
+    check_way(is_pretend=is_pretend, is_waiting=is_waiting, key=key)
+    if is_failed_only and wish.frames is not None:
+        raise UserError("choose one of --frames and --failed")
+    chosen = chosen_settings(wish)
+    frames = None if wish.frames is None else parse_frames(wish.frames)
+    given = read_parameters(wish.parameters, Path.cwd())
+    client = connect()
+    view, _ = find_job(client, job)
+    submission = read(Submission, client.get(f"/jobs/{view.job.id}/submission"))
+    if is_failed_only:
+        frames = _failed_frames(client, view.job.id)
+    made = changed(submission, frames=frames, parameters=given, settings=chosen, name=wish.name)
+    return send(
+        lambda: client,
+        Made(submission=made, plugin=None),
+        is_pretend=is_pretend,
+        is_waiting=is_waiting,
+        is_quiet=is_quiet,
+        is_json=is_json,
+        key=key,
+    )
+
+
+def changed(
+    submission: Submission,
+    *,
+    frames: Sequence[int] | None,
+    parameters: Mapping[str, str],
+    settings: Mapping[str, Any],
+    name: str | None,
+) -> Submission:
+    """`parameters` as typed: relative paths start here. Raises UserError."""
+    for parameter in parameters:
+        told = unknown_parameter(submission.template, parameter, "the job")
+        if told:
+            raise UserError(told)
+    kept = {
+        field.name: getattr(submission.settings, field.name)
+        for field in fields(JobSettings)
+        if field.name not in _NOT_AGAIN
+    }
+    made = replace(
+        submission,
+        name=name or submission.name,
+        parameters=submission.parameters | absolute_paths(submission.template, parameters, Path.cwd()),
+        settings=JobSettings(**kept | dict(settings)),
+    )
+    return made if frames is None else with_frames(made, plan_job(made, uid="").parameters, frames)
+
+
+def _failed_frames(client: Client, job_id: int) -> tuple[int, ...]:
+    tasks = [read(Task, item) for item in client.items(f"/jobs/{job_id}/tasks", state="failed")]
+    frames = tuple(dict.fromkeys(frame for task in tasks for frame in label_frames(task.label)))
+    if not frames:
+        raise UserError(f"no frame of job {job_id} failed")
+    return frames
