@@ -96,7 +96,7 @@ def stage_of(script: StepScript) -> Stage | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConnected:
-    """The agent consumes its queues (again)."""
+    """The agent consumes its queues (again); before the first time it says nothing to the farm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,6 +385,7 @@ class Lifecycle:
     _sent_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
     _next_heartbeat: float = 0.0
     _has_said_hello: bool = False
+    _has_connected: bool = False
     _backlog_until: float = float("-inf")
     _last_seen: float | None = None
     _drain_at: float | None = None
@@ -490,6 +491,7 @@ class Lifecycle:
             case DevicesChanged(slots=slots):
                 self._devices_changed(slots, now, out)
             case BrokerConnected():
+                self._has_connected = True
                 self._backlog_until = now + BACKLOG_S
                 self._heartbeat(now, out)
             case DrainAsked(grace_s=grace_s):
@@ -841,7 +843,11 @@ class Lifecycle:
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         if now >= self._next_heartbeat:
-            self._heartbeat(now, out)
+            if self._has_connected:
+                self._heartbeat(now, out)
+            else:
+                # A farm that knows of this node gives it work at once: its queues must be there first.
+                self._next_heartbeat = now + NEWS_S
         is_over = self._drain_at is not None and now >= self._drain_at
         for held in list(self.held.values()):
             if held.phase is Phase.ENDED:

@@ -101,7 +101,7 @@ def test_an_agent_waits_for_a_broker_that_is_down(
     proxy = stack.enter_context(closing(TcpProxy(*RABBITMQ)))
     proxy.cut()
     process = agents.start(port=proxy.port)
-    fake_farm.until(lambda: b"cannot be reached" in agents.log.read_bytes(), "a log line")
+    fake_farm.until(lambda: b"Cannot connect" in agents.log.read_bytes(), "a log line")
     assert process.poll() is None
     proxy.mend()
     fake_farm.until(lambda: fake_farm.heartbeats, "a heartbeat", timeout_s=30)

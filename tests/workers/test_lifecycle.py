@@ -57,7 +57,8 @@ class Node:
         self.unwritten: list[AttemptId] = []
         self.running: dict[int, str] = {}
         self.runs: Counter[str] = Counter()
-        self.done: list[lc.Instruction] = []
+        # Connected so long ago that no launch is taken for an old one.
+        self.done: list[lc.Instruction] = self.core.handle(lc.BrokerConnected(), self.now - lc.BACKLOG_S)
         self.tell(lc.Tick())
 
     def tell(self, event: lc.Event, *, after_s: float = 0.0) -> list[lc.Instruction]:
@@ -549,3 +550,13 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_node_is_silent_until_its_queues_are_there() -> None:
+    """A farm with work to do sends it as soon as it hears of the node; without a queue it would be lost."""
+    core = lc.Lifecycle(rules=RULES)
+    assert core.handle(lc.Tick(), 1000.0) == []
+    assert core.next_heartbeat > 1000.0, "it would look again without a pause"
+    assert core.handle(lc.Tick(), 1010.0) == []
+    said = core.handle(lc.BrokerConnected(), 1010.5)
+    assert [i.is_full for i in said if isinstance(i, lc.SendHeartbeat)] == [True]
