@@ -3,11 +3,13 @@ PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check bench addon clean
+.PHONY: help demo test test-faults soak check bench addon clean
 
 help:
 	@echo "make demo   install into $(VENV), start an embedded farm, render 12 frames"
 	@echo "make test   install, check style, types and import rules, run the tests"
+	@echo "make test-faults  the longer proofs: seeds of the simulation, planted bugs, real processes killed"
+	@echo "make soak   100,000 seeds of the simulation, on every core (SEEDS=, FIRST=)"
 	@echo "make check  the checks alone"
 	@echo "make bench  the benchmarks, with their ratios"
 	@echo "make bench-matching  every policy on ten seeds of simulated farms, against the targets"
@@ -44,6 +46,14 @@ check: $(VENV)/.installed-dev
 # Most tests wait for processes: three at once keep two cores busy. A file's tests stay together, for its servers.
 test: check
 	$(BIN)/pytest -n 3 --dist loadfile
+
+test-faults: $(VENV)/.installed-dev
+	$(BIN)/pytest -m faults -n 2 --dist worksteal --timeout 1200
+
+SEEDS ?= 100000
+FIRST ?= 0
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) --jobs $$(nproc)
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.bench
