@@ -357,30 +357,24 @@ def refuse_what_joins_pixels(scene: Any) -> None:
 
 def finish(scene: Any, frame: int, assembled: str, path: str) -> None:
     """Denoise the frame that was put together, and write it as the scene says. Raises Refusal."""
-    import bpy
-
     scene.frame_set(frame)
-    if scene.cycles.use_denoising:
-        denoise(scene, assembled, path)
-    elif path.lower().endswith(".exr"):
-        shutil.copyfile(assembled, path)
+    denoises = bool(scene.cycles.use_denoising)
+    if path.lower().endswith(".exr") and not denoises:
+        shutil.copyfile(assembled, path)  # with all its passes, and 32 bits
     else:
-        image = bpy.data.images.load(assembled)
-        try:
-            image.save_render(literal_path(path), scene=scene)
-        except RuntimeError as error:
-            raise Refusal(f"frame {frame}: {' '.join(str(error).split())}") from error
-        finally:
-            bpy.data.images.remove(image)
+        compose(scene, assembled, path, denoises=denoises)
 
 
-def denoise(scene: Any, assembled: str, path: str) -> None:
-    """By Blender's compositor, which renders nothing when no node asks for it. Raises Refusal."""
+def compose(scene: Any, assembled: str, path: str, *, denoises: bool) -> None:
+    """Write the picture as Blender writes a frame: by the compositor, which here renders nothing.
+
+    So it gets the scene's view transform and dither. Raises Refusal.
+    """
     import bpy
 
     image = bpy.data.images.load(assembled)
     if bpy.app.version >= (5, 0, 0):
-        tree = bpy.data.node_groups.new("Denoise", "CompositorNodeTree")
+        tree = bpy.data.node_groups.new("Finish", "CompositorNodeTree")
         tree.interface.new_socket("Image", in_out="OUTPUT", socket_type="NodeSocketColor")
         scene.compositing_node_group = tree
         output = tree.nodes.new("NodeGroupOutput")
@@ -389,24 +383,26 @@ def denoise(scene: Any, assembled: str, path: str) -> None:
         tree = scene.node_tree
         tree.nodes.clear()
         output = tree.nodes.new("CompositorNodeComposite")
-    source, filtered = tree.nodes.new("CompositorNodeImage"), tree.nodes.new("CompositorNodeDenoise")
+    source = tree.nodes.new("CompositorNodeImage")
     source.image = image
     sockets = {each.name: each for each in source.outputs}
-    for wanted, names in (
-        (filtered.inputs["Image"], ("Noisy Image", "Combined", "Image")),
-        (filtered.inputs["Albedo"], ("Denoising Albedo",)),
-        (filtered.inputs["Normal"], ("Denoising Normal",)),
-    ):
-        found = next((sockets[name] for name in names if name in sockets), None)
-        if found is not None:
-            tree.links.new(found, wanted)
-    tree.links.new(filtered.outputs["Image"], output.inputs[0])
+    picture = next(sockets[name] for name in ("Combined", "Image") if name in sockets)
+    if denoises:
+        filtered = tree.nodes.new("CompositorNodeDenoise")
+        for wanted, name in (("Albedo", "Denoising Albedo"), ("Normal", "Denoising Normal")):
+            if name in sockets:
+                tree.links.new(sockets[name], filtered.inputs[wanted])
+        tree.links.new(sockets.get("Noisy Image", picture), filtered.inputs["Image"])
+        picture = filtered.outputs["Image"]
+    tree.links.new(picture, output.inputs[0])
     scene.render.use_compositing, scene.render.use_sequencer = True, False
     scene.render.filepath = literal_path(path)
     try:
         bpy.ops.render.render(write_still=True, scene=scene.name)
     except RuntimeError as error:
-        raise Refusal(f"the denoiser failed: {' '.join(str(error).split())}") from error
+        raise Refusal(f"the picture cannot be finished: {' '.join(str(error).split())}") from error
+    finally:
+        bpy.data.images.remove(image)
 
 
 def finish_frames(scene: Any, frames: Collection[int], options: argparse.Namespace) -> None:
