@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from farm.errors import UserError
 from farm.model.limits import Limit, read_limit
+from farm.model.stalls import StallPolicy
 
 CONFIG_PLACES = (Path("farm.toml"), Path("~/.config/ridgeline/farm.toml"), Path("/etc/ridgeline/farm.toml"))
 _TABLES = frozenset({"attributes", "amounts", "weights", "off_peak", "shares", "limits", "max_running_of"})
@@ -92,6 +93,14 @@ class Settings(BaseSettings):
     """The scheduler looks for work at least this often; messages wake it at once."""
     batch: int = Field(default=500, ge=1)
     """Most reports, and most new attempts, in one transaction."""
+
+    # stalls
+    on_stall: StallPolicy = StallPolicy.MIGRATE
+    """What is done about stalled attempts of jobs that do not say: `docs/stalls.md`."""
+    stall_after_s: float = Field(default=120.0, ge=1.0)
+    """An attempt that does nothing at all for so long beyond its usual time is taken for hung."""
+    speculate: bool = True
+    """At the end of all work, second copies of running tasks on idle devices expected to be faster."""
 
     # this node
     node_name: str = Field(default_factory=_node_name, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")

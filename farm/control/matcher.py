@@ -14,9 +14,10 @@ from farm.flow import match
 from farm.flow.match import Assignment, Group
 from farm.flow.predict import Run, RunTimeModel
 from farm.flow.predictive import Predictive
+from farm.flow.stall import Expectation
 from farm.flow.weights import Period, Weights
 from farm.model.decisions import Decision
-from farm.model.ids import AttemptId
+from farm.model.ids import AttemptId, NodeId, StepId
 from farm.model.machines import NodeView
 from farm.settings import Settings
 from farm.store import learnt
@@ -108,6 +109,20 @@ class Matcher:
         if self.predictive is None:
             return None
         return self.predictive.decision(assignment.step_id, assignment.node_id, assignment.device_id)
+
+    def expected(self, step_id: StepId, node_id: NodeId, device_id: str) -> Expectation | None:
+        """What a task of the step takes there; None: no run of the step has taught anything yet."""
+        policy = self.predictive
+        name = policy.model_of(node_id, device_id) if policy is not None else None
+        step = str(step_id)
+        if policy is None or name is None or step not in policy.model.steps or not policy.model.runs(step):
+            return None
+        estimate = policy.model.estimate(step, name)
+        return Expectation(
+            median_s=estimate.median_s,
+            upper_s=estimate.upper_s,
+            node_factor=policy.model.node_factor(node_id),
+        )
 
     def learn(self, db: sa.Connection, attempt_ids: Collection[AttemptId]) -> None:
         """From attempts that have ended; call it after the transaction that says so."""

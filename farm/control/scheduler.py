@@ -25,6 +25,7 @@ from farm.broker.publisher import Publisher
 from farm.broker.queues import farm_queues
 from farm.control.matcher import Matcher
 from farm.control.spaces import Spaces
+from farm.control.stallwatch import StallWatch
 from farm.errors import NotLeader, Unavailable
 from farm.flow.limits import Ledger
 from farm.model.ids import AttemptId, JobId, NodeId, StepId
@@ -32,7 +33,7 @@ from farm.model.limits import limits_needed
 from farm.model.states import Outcome
 from farm.model.work import Isolation
 from farm.settings import Settings
-from farm.store import dispatching, jobs, limits, logs, moves, nodes, outbox
+from farm.store import dispatching, jobs, limits, logs, moves, nodes, outbox, stalling
 from farm.store.engine import reading
 from farm.store.leader import Lead, acquire, leading, resign
 from farm.wire import queues as names
@@ -131,6 +132,7 @@ class Scheduler:
         """Attempts that ended and have yet to teach the matcher."""
         self._intake = intake or Intake(settings.broker_url, farm_queues(), prefetch=settings.batch * 2)
         self._publisher = publisher or Publisher(settings.broker_url)
+        self._stalls = StallWatch(settings, run_times=self._matcher.expected, clock=clock, new_id=new_id)
         self._lead: Lead | None = None
         self._stands_by = False
         self._renewed_at = 0.0
@@ -236,6 +238,8 @@ class Scheduler:
             if self._matcher.is_save_due:
                 with self._leading() as db:
                     self._matcher.save(db)
+            if self._stalls.is_due:
+                self._stalls.look(lambda: reading(self._engine), self._leading)
             self._publisher.heartbeat()
         assigned = self._dispatch() if has_work or is_due or not self._may_wait else 0
         sent = self._send(answers)
@@ -315,6 +319,7 @@ class Scheduler:
             return
         if hearing.is_old:
             return
+        stalling.witness(db, beat.node_id, beat.evidence)
         dispatching.lock_jobs_of(db, beat.attempts)
         kept, stop = dispatching.renew(db, beat.node_id, beat.attempts, lease_s=settings.lease_s)
         unsent, gone = dispatching.unheard(

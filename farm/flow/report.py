@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from farm.model.ids import AttemptId, NodeId, StepId
@@ -47,6 +48,9 @@ class AttemptFacts:
     state: AttemptState
     generation: int
     node_id: NodeId
+    ends_as: Outcome | None = None
+    """The farm has asked the node to end it, and this is what that end means."""
+    ends_because: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +61,10 @@ class Settlement:
     task: TaskState | None = None
     adopted: AttemptId | None = None
     """Another attempt, whose committed files were found: it succeeded."""
-    stop: AttemptId | None = None
-    """Another live attempt, which has become pointless."""
+    owner: AttemptId | None = None
+    """Another live attempt, which the task belongs to from now on."""
+    stop: tuple[AttemptId, ...] = ()
+    """Other live attempts, which have become pointless."""
     failures: int = 0
     faults: int = 0
     delay_s: float = 0.0
@@ -67,39 +73,75 @@ class Settlement:
     reason: str = ""
 
 
-def settle(
-    task: TaskFacts, attempt: AttemptFacts, finished: Finished, publisher: AttemptFacts | None = None
-) -> Settlement:
-    """What `finished` means for its attempt and its task.
+def as_asked(attempt: AttemptFacts, finished: Finished) -> Finished:
+    """An attempt that ended because the farm asked for it ended for the farm's reason."""
+    if attempt.ends_as is None or finished.outcome is not Outcome.CANCELLED:
+        return finished
+    return replace(finished, outcome=attempt.ends_as, reason=attempt.ends_because or finished.reason)
 
-    publisher: the attempt named by `finished.published_by` when that is another one.
-    A doubled or late report changes nothing, or only its own attempt.
+
+def settle(
+    task: TaskFacts,
+    attempt: AttemptFacts,
+    finished: Finished,
+    publisher: AttemptFacts | None = None,
+    others: Sequence[AttemptFacts] = (),
+) -> Settlement:
+    """What `finished` (as `as_asked` tells it) means for its attempt and its task.
+
+    publisher: the attempt named by `finished.published_by` when that is another one. others: further live
+    attempts at the task in this generation. A doubled or late report changes nothing, or only its own
+    attempt.
     """
     if attempt.state not in LIVE_ATTEMPTS and attempt.state is not AttemptState.LOST:
         return Settlement()
     if finished.outcome is Outcome.SUCCEEDED:
-        return _settle_success(task, attempt, publisher)
+        return _settle_success(task, attempt, publisher, others)
     if attempt.state is AttemptState.LOST:
         return Settlement()
-    return _settle_failure(task, attempt, finished)
+    return _settle_failure(task, attempt, finished, others)
 
 
-def _settle_success(task: TaskFacts, attempt: AttemptFacts, publisher: AttemptFacts | None) -> Settlement:
+def _settle_success(
+    task: TaskFacts,
+    attempt: AttemptFacts,
+    publisher: AttemptFacts | None,
+    others: Sequence[AttemptFacts],
+) -> Settlement:
     is_late = attempt.generation != task.generation or task.state in (TaskState.DONE, TaskState.CANCELLED)
     if is_late:
         return Settlement(attempt=AttemptState.SUPERSEDED)
-    other = task.attempt_id if task.attempt_id != attempt.id and task.state in LIVE_TASKS else None
+    pointless = {other.id: None for other in others}
+    if task.attempt_id is not None and task.state in LIVE_TASKS:
+        pointless[task.attempt_id] = None
+    pointless.pop(attempt.id, None)
     if publisher is not None and publisher.id != attempt.id:
+        pointless.pop(publisher.id, None)
         return Settlement(
             attempt=AttemptState.SUPERSEDED,
             task=TaskState.DONE,
             adopted=publisher.id,
-            stop=other if other != publisher.id else None,
+            stop=tuple(pointless),
         )
-    return Settlement(attempt=AttemptState.SUCCEEDED, task=TaskState.DONE, stop=other)
+    return Settlement(attempt=AttemptState.SUCCEEDED, task=TaskState.DONE, stop=tuple(pointless))
 
 
-def _settle_failure(task: TaskFacts, attempt: AttemptFacts, finished: Finished) -> Settlement:
+def _handed_over(
+    task: TaskFacts, ended: AttemptState, others: Sequence[AttemptFacts], reason: str
+) -> Settlement | None:
+    """The task's own attempt is gone, and another one goes on; None: there is none."""
+    if not others:
+        return None
+    heir = min(others, key=lambda other: (other.state is not AttemptState.RUNNING, other.id))
+    is_running = task.state is TaskState.ASSIGNED and heir.state is AttemptState.RUNNING
+    return Settlement(
+        attempt=ended, task=TaskState.RUNNING if is_running else task.state, owner=heir.id, reason=reason
+    )
+
+
+def _settle_failure(
+    task: TaskFacts, attempt: AttemptFacts, finished: Finished, others: Sequence[AttemptFacts]
+) -> Settlement:
     outcome = finished.outcome
     ended = {Outcome.CANCELLED: AttemptState.CANCELLED, Outcome.NODE_LOST: AttemptState.LOST}.get(
         outcome, AttemptState.FAILED
@@ -109,10 +151,13 @@ def _settle_failure(task: TaskFacts, attempt: AttemptFacts, finished: Finished) 
     owns = task.attempt_id == attempt.id and (task.state in LIVE_TASKS or task.state is TaskState.HELD)
     if not owns:
         return Settlement(attempt=ended)
+    heirs = () if task.state is TaskState.HELD else others
     if task.state is TaskState.CANCELLING:
-        return Settlement(attempt=ended, task=TaskState.CANCELLED, reason="cancelled")
+        return _handed_over(task, ended, heirs, "") or Settlement(
+            attempt=ended, task=TaskState.CANCELLED, reason="cancelled"
+        )
     if outcome is Outcome.CANCELLED:
-        return Settlement(attempt=ended, task=TaskState.READY)
+        return _handed_over(task, ended, heirs, "") or Settlement(attempt=ended, task=TaskState.READY)
     failures = 1 if outcome in SPENDS_RETRY else 0
     faults = 1 if outcome in (Outcome.STORAGE, Outcome.NODE_FAULT, Outcome.STALLED) else 0
     is_over = (
@@ -131,9 +176,12 @@ def _settle_failure(task: TaskFacts, attempt: AttemptFacts, finished: Finished) 
         if faults
         else 0.0
     )
+    if not is_over and (handed_over := _handed_over(task, ended, heirs, reason)) is not None:
+        return replace(handed_over, failures=failures, faults=faults)
     return Settlement(
         attempt=ended,
         task=TaskState.FAILED if is_over else TaskState.READY,
+        stop=tuple(other.id for other in heirs),
         failures=failures,
         faults=faults,
         delay_s=0.0 if is_over else delay_s,
@@ -151,14 +199,24 @@ def licence_delay_s(before: int) -> float:
     return float(min(LICENCE_DELAY_S * 2 ** min(before, 10), MAX_LICENCE_DELAY_S))
 
 
-def expire(task: TaskFacts, attempt: AttemptFacts, isolation: Isolation) -> Settlement:
-    """What it means that the attempt's lease ran out: its node is silent, which is no proof of death."""
+def expire(
+    task: TaskFacts, attempt: AttemptFacts, isolation: Isolation, others: Sequence[AttemptFacts] = ()
+) -> Settlement:
+    """What it means that the attempt's lease ran out: its node is silent, which is no proof of death.
+
+    Or the node could not end it when the farm asked for that. others: as in `settle`.
+    """
     if attempt.state not in LIVE_ATTEMPTS:
         return Settlement()
     owns = task.attempt_id == attempt.id and task.state in LIVE_TASKS
     silent = f"{attempt.node_id} is silent"
+    is_asked = attempt.ends_as is not None
+    if is_asked:
+        silent = f"{attempt.ends_because}; {attempt.node_id} has not ended it in time"
     if not owns:
         return Settlement(attempt=AttemptState.LOST, reason=silent)
+    if (handed_over := _handed_over(task, AttemptState.LOST, others, silent)) is not None:
+        return handed_over
     if task.state is TaskState.CANCELLING:
         return Settlement(attempt=AttemptState.LOST, task=TaskState.CANCELLED, reason=silent)
     if isolation is Isolation.EXCLUSIVE:
@@ -168,7 +226,11 @@ def expire(task: TaskFacts, attempt: AttemptFacts, isolation: Isolation) -> Sett
             reason=f"{silent}, and this command's output cannot be staged: waits for the node to come back, "
             "or for `farm release`",
         )
-    return Settlement(attempt=AttemptState.LOST, task=TaskState.READY, avoid=True, reason=silent)
+    if is_asked and task.faults + 1 >= MAX_FAULTS:
+        return Settlement(attempt=AttemptState.LOST, task=TaskState.FAILED, faults=1, reason=silent)
+    return Settlement(
+        attempt=AttemptState.LOST, task=TaskState.READY, faults=int(is_asked), avoid=True, reason=silent
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,9 @@ class Expectation:
     median_s: float
     upper_s: float
     """Nine in ten take less."""
+    node_factor: float = 1.0
+    """How much longer than others of its device model this node was seen to take. It is not in the two above:
+    a node that is always slow is slow, not usual."""
 
 
 def judge(seen: Evidence, expected: Expectation | None, *, after_s: float) -> Verdict:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from farm.model.decisions import Decision
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.probes import Probe
+from farm.model.stalls import Evidence, Origin, Stall
 from farm.model.states import AttemptState, Outcome
 
 
@@ -90,5 +91,10 @@ class Attempt:
     """What its first seconds on a GPU said of its demand."""
     decision: Decision | None = None
     """Why it went there; None: the policy does not say."""
+    origin: Origin = Origin.MATCH
+    evidence: Evidence | None = None
+    """What its processes were last seen to do."""
+    stall: Stall | None = None
+    """What it was last taken for, where that is not simply working."""
     warnings: tuple[str, ...] = ()
     files: tuple[PublishedFile, ...] = ()

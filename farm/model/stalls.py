@@ -121,6 +121,36 @@ class StallPolicy(StrEnum):
     """End it; that spends a retry of the job."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """What an attempt was last taken for, kept with it."""
+
+    kind: StallKind
+    text: str = ""
+    since: float | None = None
+    """On the database's clock."""
+    action: str = ""
+    """What the farm did about it, one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveCosts:
+    """What the moving of attempts has cost and saved."""
+
+    moved: int = 0
+    """Attempts that the farm ended so that they run elsewhere, or not at all."""
+    copies: int = 0
+    """Second copies of stalled attempts."""
+    speculations: int = 0
+    """Second copies at a job's end."""
+    copies_won: int = 0
+    """Copies of either kind whose result was taken."""
+    lost_s: float = 0.0
+    """Run time of what was moved, and of copies that did not win."""
+    saved_s: float = 0.0
+    """How much earlier than expected tasks ended whose copy won; those that hung for ever are not in it."""
+
+
 class Origin(StrEnum):
     """Why an attempt was made."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from farm.model.ids import JobId, StepId, TaskId
 from farm.model.machines import Demand
+from farm.model.stalls import StallPolicy
 from farm.model.states import JobState, TaskState
 
 
@@ -97,6 +98,8 @@ class JobSettings:
     """Let scripts in scene files run (Blender drivers and the like)."""
     timeout_s: float | None = None
     """An attempt that runs longer is stopped as stalled."""
+    on_stall: StallPolicy | None = None
+    """What is done about stalled attempts; None: what the farm does."""
     keep_sessions: bool = False
     """Enter a step's environments once for several tasks on a node, not for each."""
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from farm.flow.match import Group, vram_held_mib
 from farm.flow.probe import learned
-from farm.flow.report import MAX_STARTS, AttemptFacts, Settlement, TaskFacts, expire, settle
+from farm.flow.report import MAX_STARTS, AttemptFacts, Settlement, TaskFacts, as_asked, expire, settle
 from farm.model.attempts import DeviceUsage
 from farm.model.decisions import Decision
 from farm.model.events import EventKind
@@ -387,6 +387,8 @@ _FACTS = sa.select(
     _ATTEMPT.c.job_id,
     _ATTEMPT.c.step_id,
     _ATTEMPT.c.started_at,
+    _ATTEMPT.c.ends_as,
+    _ATTEMPT.c.ends_because,
     _TASK.c.state.label("task_state"),
     _TASK.c.attempt_id.label("task_attempt_id"),
     _TASK.c.generation.label("task_generation"),
@@ -424,7 +426,29 @@ def _attempt_facts(row: rows.Row) -> AttemptFacts:
         state=AttemptState(row["state"]),
         generation=row["generation"],
         node_id=NodeId(row["node_id"]),
+        ends_as=Outcome(row["ends_as"]) if row["ends_as"] else None,
+        ends_because=row["ends_because"] or "",
     )
+
+
+def _siblings(db: sa.Connection, found: Collection[rows.Row]) -> dict[str, list[AttemptFacts]]:
+    """Of each attempt: the further live attempts at its task, in the task's generation."""
+    live: dict[tuple[int, int], list[AttemptFacts]] = {}
+    query = sa.select(
+        _ATTEMPT.c.id,
+        _ATTEMPT.c.state,
+        _ATTEMPT.c.generation,
+        _ATTEMPT.c.node_id,
+        _ATTEMPT.c.task_id,
+        _ATTEMPT.c.ends_as,
+        _ATTEMPT.c.ends_because,
+    ).where(_ATTEMPT.c.task_id.in_({row["task_id"] for row in found}), _ATTEMPT.c.state.in_(_LIVE))
+    for row in db.execute(query).mappings():
+        live.setdefault((row["task_id"], row["generation"]), []).append(_attempt_facts(row))
+    return {
+        row["id"]: [o for o in live.get((row["task_id"], row["task_generation"]), ()) if o.id != row["id"]]
+        for row in found
+    }
 
 
 def lock_jobs_of(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> None:
@@ -439,24 +463,42 @@ def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) ->
 
     The caller has called `lock_jobs_of`. Reports on attempts of another node change nothing (G7).
     """
-    by_id = {report.attempt_id: _bearable(report) for report in reports}
-    publishers = {r.published_by for r in reports if r.published_by and r.published_by != r.attempt_id}
+    touched: set[JobId] = set()
+    left = {report.attempt_id: _bearable(report) for report in reports}
+    while left:
+        # Two attempts at one task may end together: what the second end means hangs on the first.
+        touched |= _finished_apart(db, node_id, left)
+    return touched
+
+
+def _finished_apart(db: sa.Connection, node_id: NodeId, left: dict[AttemptId, Finished]) -> set[JobId]:
+    """Settle, and take out of `left`, reports on different tasks."""
+    by_id = dict(left)
+    publishers = {r.published_by for r in by_id.values() if r.published_by and r.published_by != r.attempt_id}
     found = {
         row["id"]: row
         for row in db.execute(_FACTS.where(_ATTEMPT.c.id.in_([*by_id, *publishers]))).mappings()
     }
+    by_id = {a: as_asked(_attempt_facts(found[a]), r) if a in found else r for a, r in by_id.items()}
+    siblings = _siblings(db, found.values())
     settled: list[tuple[rows.Row, Settlement, Finished]] = []
     unlicensed = _unlicensed(db, [found[a] for a in by_id if a in found], by_id)
+    tasks: set[int] = set()
     for attempt_id, report in by_id.items():
         row = found.get(attempt_id)
+        if row is not None and row["task_id"] in tasks:
+            continue
+        del left[attempt_id]
         if row is None or row["node_id"] != node_id:
             continue
+        tasks.add(row["task_id"])
         publisher_row = found.get(report.published_by) if report.published_by else None
         if publisher_row is not None and publisher_row["task_id"] != row["task_id"]:
             publisher_row = None  # a node may not name another task's attempt
         publisher = _attempt_facts(publisher_row) if publisher_row is not None else None
         facts = replace(_task_facts(row), unlicensed=unlicensed.get(row["task_id"], 0))
-        settled.append((row, settle(facts, _attempt_facts(row), report, publisher), report))
+        change = settle(facts, _attempt_facts(row), report, publisher, siblings[attempt_id])
+        settled.append((row, change, report))
     return _write(db, settled)
 
 
@@ -543,8 +585,8 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
             attempt_changes.append(_ended(row, change, report, now))
         if change.adopted is not None:
             _adopt(db, change.adopted, report, now)
-        if change.stop is not None:
-            stops.setdefault(_node_of(db, change.stop), []).append(change.stop)
+        for pointless in change.stop:
+            stops.setdefault(_node_of(db, pointless), []).append(pointless)
         if change.task is not None:
             touched.add(row["job_id"])
             task_changes.append(_moved(row, change, report, now))
@@ -700,7 +742,7 @@ def _moved(row: rows.Row, change: Settlement, report: Finished, now: float) -> d
         "old": TaskState(row["task_state"]),
         "new": change.task,
         # A done task points at the attempt whose files it has.
-        "attempt_id": (change.adopted or row["id"]) if is_done else row["task_attempt_id"],
+        "attempt_id": (change.adopted or row["id"]) if is_done else change.owner or row["task_attempt_id"],
         "failures": row["failures"] + change.failures,
         "faults": row["faults"] + change.faults,
         # The minute in which others may try first is counted from here, so it is set without a delay too.
@@ -787,15 +829,25 @@ def expired(db: sa.Connection) -> list[tuple[AttemptId, JobId]]:
 
 def expire_leases(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[JobId]:
     """Settle attempts whose lease ran out. The caller holds `moves.lock_jobs` on their jobs."""
-    query = _FACTS.where(
-        _ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.lease_until < db_now(), _ATTEMPT.c.state.in_(_LIVE)
-    )
-    settled = []
-    for row in db.execute(query).mappings():
-        change = expire(_task_facts(row), _attempt_facts(row), Isolation(row["isolation"]))
-        lost = Finished(attempt_id=row["id"], outcome=Outcome.NODE_LOST, reason=change.reason)
-        settled.append((row, change, lost))
-    return _write(db, settled)
+    left = set(attempt_ids)
+    touched: set[JobId] = set()
+    while True:
+        query = _FACTS.where(
+            _ATTEMPT.c.id.in_(left), _ATTEMPT.c.lease_until < db_now(), _ATTEMPT.c.state.in_(_LIVE)
+        )
+        # One of each task at a time, as in `finished`.
+        found = {row["task_id"]: row for row in db.execute(query).mappings()}
+        if not found:
+            return touched
+        siblings = _siblings(db, found.values())
+        settled = []
+        for row in found.values():
+            left.discard(row["id"])
+            isolation = Isolation(row["isolation"])
+            change = expire(_task_facts(row), _attempt_facts(row), isolation, siblings[row["id"]])
+            lost = Finished(attempt_id=row["id"], outcome=Outcome.NODE_LOST, reason=change.reason)
+            settled.append((row, change, lost))
+        touched |= _write(db, settled)
 
 
 def progressed(db: sa.Connection, node_id: NodeId, items: Sequence[Progress]) -> None:

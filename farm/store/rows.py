@@ -16,6 +16,7 @@ from farm.model.events import Event, EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.machines import Capabilities, Demand, DeviceLoad, Node
 from farm.model.probes import Probe
+from farm.model.stalls import Evidence, Origin, Stall, StallKind
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Counts, Isolation, Job, JobSettings, OutputSpec, Profile, Step, Task
 
@@ -144,9 +145,28 @@ def attempt(row: Row) -> Attempt:
         usage=_usage(row),
         probe=from_json(Probe, row["probe"]) if row["probe"] else None,
         decision=from_json(Decision, row["decision"]) if row["decision"] else None,
+        origin=Origin(row["origin"]),
+        evidence=from_json(Evidence, row["evidence"]) if row["evidence"] else None,
+        stall=_stall(row),
         warnings=tuple(row["warnings"]),
         files=tuple(from_json(PublishedFile, f) for f in row["files"]),
     )
+
+
+def _stall(row: Row) -> Stall | None:
+    if not row["stall"] or row["stall"] == StallKind.WORKING:
+        return None
+    return Stall(
+        kind=StallKind(row["stall"]),
+        text=row["stall_text"] or "",
+        since=row["stall_since"],
+        action=row["stall_action"] or "",
+    )
+
+
+def avoided(names: str | None) -> frozenset[NodeId]:
+    """The nodes that a task avoids: `avoid_node` holds their names, joined by commas."""
+    return frozenset(NodeId(name) for name in (names or "").split(",") if name)
 
 
 def _usage(row: Row) -> DeviceUsage | None:

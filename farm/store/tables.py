@@ -181,6 +181,20 @@ class AttemptRow(SQLModel, table=True):
     throttled_s: float | None = None
     decision: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
     probe: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
+    origin: str = Field(default="match", sa_column_kwargs={"server_default": "match"})
+    evidence: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
+    """What its processes were last seen to do, and when that came."""
+    evidence_at: float | None = None
+    stall: str | None = None
+    """What it was last taken for (StallKind), and since when."""
+    stall_text: str | None = None
+    stall_since: float | None = None
+    stall_action: str | None = None
+    ends_as: str | None = None
+    """The farm asked for its end: the outcome that this is, and why."""
+    ends_because: str | None = None
+    left_until: float | None = None
+    """When it was expected to end, at the time when a second copy of it was started."""
     warnings: list[str] = Field(sa_column=_json())
     files: list[dict[str, Any]] = Field(sa_column=_json())
 

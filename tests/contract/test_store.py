@@ -21,9 +21,10 @@ from farm.flow.submit import JobPlan, StepPlan
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind
+from farm.model.stalls import Evidence, Origin
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Isolation, Job, JobSettings, Profile, Submission, Tag
-from farm.store import dispatching, events, jobs, leader, logs, moves, nodes, outbox, tokens
+from farm.store import dispatching, events, jobs, leader, logs, moves, nodes, outbox, stalling, tokens
 from farm.store.engine import among, db_now, open_engine, reading, writing
 from farm.store.tables import AttemptRow, StepRow, TaskRow
 from farm.wire.messages import Finished, FromNode, Heartbeat, LogChunk, Progress, Telemetry, dump, load
@@ -860,6 +861,9 @@ _OPERATIONS = st.lists(
                 "release",
                 "pause",
                 "resume",
+                "copy",
+                "copy",
+                "ask-to-end",
             ]
         ),
         st.integers(0, 3),
@@ -898,12 +902,36 @@ def test_counts_hold_and_the_law_is_kept_whatever_happens(
             finish(engine, some, outcome, runtime_s=1.0)
         elif operation == "expire":
             expire_all(engine)
+        elif operation in ("copy", "ask-to-end"):
+            attempts += _meddle(engine, operation, some)
+            check_counts(engine)
         else:
             _steer(engine, job_id, operation, n, some)
             check_counts(engine)
         with writing(engine) as db:
             db.execute(sa.update(_TASK).values(not_before=0.0))
         _check_job(engine, job_id)
+
+
+def _meddle(engine: sa.Engine, operation: str, some: list[AttemptId]) -> list[AttemptId]:
+    """As the stall watch does; returns the second copies."""
+    made: list[AttemptId] = []
+    with writing(engine) as db:
+        dispatching.lock_jobs_of(db, some)
+        stalling.witness(db, BLADE, [Evidence(attempt_id=attempt, age_s=9.0) for attempt in some])
+        for seen in stalling.running(db):
+            if seen.id not in some:
+                continue
+            if operation == "ask-to-end":
+                stalling.ask_to_end(db, seen, Outcome.STALLED, "hung")
+                continue
+            new_id = AttemptId(str(uuid.uuid4()))
+            is_made = stalling.copy(
+                db, seen, new_id, node_id=BLADE, device_id="cpu", origin=Origin.COPY, reason="hung",
+                lease_s=30, left_s=None,
+            )  # fmt: skip
+            made += [new_id] if is_made else []
+    return made
 
 
 def _steer(engine: sa.Engine, job_id: JobId, operation: str, n: int, some: list[AttemptId]) -> None:

@@ -104,6 +104,8 @@ def node(engine: sa.Engine, settings: Settings) -> Iterator[PlayedNode]:
     stop = threading.Event()
     thread = threading.Thread(target=Scheduler(engine, settings).run, args=(stop,))
     thread.start()
+    # A broker drops what it has no queue for.
+    wait_until(lambda: names.NUDGES in memory.Channel.queues, "the scheduler's queues are there")
     played = PlayedNode()
     yield played
     stop.set()

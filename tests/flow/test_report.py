@@ -206,7 +206,11 @@ def test_a_late_success_after_the_lease_ended_is_accepted_and_stops_the_second_s
     change = settle(
         a_task(attempt_id=OTHER), an_attempt(state=AttemptState.LOST), finished(Outcome.SUCCEEDED)
     )
-    assert (change.task, change.attempt, change.stop) == (TaskState.DONE, AttemptState.SUCCEEDED, OTHER)
+    assert (change.task, change.attempt, change.stop) == (
+        TaskState.DONE,
+        AttemptState.SUCCEEDED,
+        (OTHER,),
+    )
 
 
 def test_a_late_failure_of_a_lost_attempt_does_not_touch_the_task() -> None:
