@@ -84,6 +84,8 @@ class Settings(BaseSettings):
     leader_ttl_s: float = Field(default=10.0, gt=0)
     lease_s: float = Field(default=30.0, gt=0)
     """A node silent for this long loses its attempts."""
+    outage_s: float = Field(default=900.0, ge=0)
+    """When more nodes fall silent at once than are heard, their attempts are kept so long; 0: not at all."""
     fence_s: float = Field(default=20.0, gt=0)
     """A node without an answer for this long ends its exclusive attempts itself."""
     heartbeat_s: float = Field(default=5.0, gt=0)

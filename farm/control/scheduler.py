@@ -28,14 +28,17 @@ from farm.control.spaces import Spaces
 from farm.control.stallwatch import StallWatch
 from farm.errors import NotLeader, Unavailable
 from farm.flow.limits import Ledger
+from farm.flow.outage import Silence, is_outage
+from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId
 from farm.model.limits import limits_needed
 from farm.model.states import Outcome
 from farm.model.work import Isolation
 from farm.settings import Settings
-from farm.store import dispatching, jobs, limits, logs, moves, nodes, outbox, stalling
+from farm.store import dispatching, events, jobs, limits, logs, moves, nodes, outbox, stalling
 from farm.store.engine import reading
 from farm.store.leader import Lead, acquire, leading, resign
+from farm.text import duration, plural
 from farm.wire import queues as names
 from farm.wire.messages import (
     Finished,
@@ -139,6 +142,10 @@ class Scheduler:
         self._watched_at = 0.0
         self._settled_since = 0.0
         """Since when (monotonic) nodes could be heard without a break; silence before that proves nothing."""
+        self._outage_at = float("-inf")
+        """When (monotonic) most nodes were last silent at once."""
+        self._is_patient = False
+        """Leases are not given up, because of such an outage."""
         self._scripts: OrderedDict[tuple[StepId, int], StepScript] = OrderedDict()
         """By step and edition of the job."""
         self._sent: set[int] = set()
@@ -341,10 +348,19 @@ class Scheduler:
         settings = self._settings
         if self._clock() - self._settled_since < settings.lease_s:
             return
+        suspect_s = settings.heartbeat_s * 2.5
         with reading(self._engine) as db:
-            expired = dispatching.expired(db)
+            silence = dispatching.silence(db, heard_s=suspect_s)
+            if settings.outage_s and is_outage(silence):
+                self._outage_at = self._clock()
+            # Nodes do not come back all at once: they get a whole lease from when most are heard again.
+            is_patient = self._clock() - self._outage_at < settings.lease_s
+            expired = dispatching.expired(db, grace_s=settings.outage_s if is_patient else 0.0)
         with self._leading() as db:
-            nodes.watch(db, suspect_s=settings.heartbeat_s * 2.5, offline_s=settings.lease_s)
+            nodes.watch(db, suspect_s=suspect_s, offline_s=settings.lease_s)
+            if is_patient is not self._is_patient:
+                self._is_patient = is_patient
+                _tell_of_outage(db, silence if is_patient else None, settings.outage_s)
             if expired:
                 moves.lock_jobs(db, {job_id for _, job_id in expired})
                 dispatching.expire_leases(db, [attempt_id for attempt_id, _ in expired])
@@ -480,6 +496,18 @@ class Scheduler:
         while len(self._scripts) > _SCRIPTS_KEPT:
             self._scripts.popitem(last=False)
         return found
+
+
+def _tell_of_outage(db: sa.Connection, silence: Silence | None, outage_s: float) -> None:
+    if silence is None:
+        events.happened(db, EventKind.OUTAGE_ENDED, "most nodes are heard again")
+        return
+    text = (
+        f"{plural(silence.silent, 'node')} at work fell silent, {silence.heard} are heard: the network is "
+        f"likelier broken than the nodes. Their tasks are left to them for up to {duration(outage_s)}"
+    )
+    _LOG.warning("%s", text)
+    events.happened(db, EventKind.OUTAGE_SUSPECTED, text)
 
 
 def _by_node(

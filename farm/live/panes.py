@@ -43,6 +43,7 @@ _BAD_EVENTS: Final = frozenset(
         EventKind.ATTEMPT_LOST,
         EventKind.NODE_SUSPECTED,
         EventKind.NODE_OFFLINE,
+        EventKind.OUTAGE_SUSPECTED,
         EventKind.NODE_REFUSED,
         EventKind.DEVICE_LOST,
     }

@@ -41,6 +41,9 @@ class EventKind(StrEnum):
     DEVICE_DEGRADED = "device-degraded"
     """It is throttled, capped or badly seated: it gives less than it should."""
     LEADER_CHANGED = "leader-changed"
+    OUTAGE_SUSPECTED = "outage-suspected"
+    """Most nodes fell silent at once: their tasks are left to them for a while."""
+    OUTAGE_ENDED = "outage-ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

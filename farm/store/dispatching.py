@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from farm.flow.match import Group, vram_held_mib
+from farm.flow.outage import Silence
 from farm.flow.probe import learned
 from farm.flow.report import MAX_STARTS, AttemptFacts, Settlement, TaskFacts, as_asked, expire, settle
 from farm.model.attempts import DeviceUsage
@@ -816,14 +817,26 @@ def unheard(
     return lost_message, gone
 
 
-def expired(db: sa.Connection) -> list[tuple[AttemptId, JobId]]:
+def _ran_out() -> sa.Select[Any]:
     """Live attempts whose lease has run out, less those whose task is held for that very reason."""
-    query = (
+    return (
         sa.select(_ATTEMPT.c.id, _ATTEMPT.c.job_id)
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
         .where(_ATTEMPT.c.state.in_(_LIVE), _ATTEMPT.c.lease_until < db_now(), _TASK.c.state != "held")
-        .limit(1_000)
     )
+
+
+def silence(db: sa.Connection, *, heard_s: float) -> Silence:
+    """How many nodes have leases that ran out, and how many have spoken within `heard_s`."""
+    silent = _ran_out().with_only_columns(sa.func.count(sa.distinct(_ATTEMPT.c.node_id)))
+    heard = sa.select(sa.func.count()).select_from(_NODE).where(_NODE.c.seen_at >= db_now() - heard_s)
+    return Silence(silent=db.scalar(silent) or 0, heard=db.scalar(heard) or 0)
+
+
+def expired(db: sa.Connection, *, grace_s: float = 0.0) -> list[tuple[AttemptId, JobId]]:
+    """Attempts to be given up: their lease ran out, `grace_s` ago or more (for cancelled ones: at all)."""
+    is_over = sa.or_(_ATTEMPT.c.lease_until < db_now() - grace_s, _ATTEMPT.c.state == "cancelling")
+    query = _ran_out().where(is_over).limit(1_000)
     return [(AttemptId(row.id), JobId(row.job_id)) for row in db.execute(query)]
 
 

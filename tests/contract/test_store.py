@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from farm.errors import NotFound, NotLeader, Rejected
 from farm.flow.order import rank
+from farm.flow.outage import Silence
 from farm.flow.submit import JobPlan, StepPlan
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
@@ -357,9 +358,15 @@ def test_a_renewed_lease_holds_and_an_unknown_attempt_is_told_to_stop(engine: sa
     job_id = submit(engine, a_step(tasks=2))
     attempts = claim(engine, job_id, 2)
     start(engine, attempts)
+    enrol(engine, "other")
     with writing(engine) as db:
         db.execute(sa.update(_ATTEMPT).values(lease_until=0.0))
         assert {a for a, _ in dispatching.expired(db)} == set(attempts)
+        assert dispatching.expired(db, grace_s=1e12) == [], "most nodes are silent: wait"
+        assert dispatching.silence(db, heard_s=60.0) == Silence(silent=1, heard=1)
+        db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id == attempts[0]).values(state="cancelling"))
+        assert [a for a, _ in dispatching.expired(db, grace_s=1e12)] == [attempts[0]], "nobody waits for that"
+        db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id == attempts[0]).values(state="running"))
         unknown = AttemptId(str(uuid.uuid4()))
         assert dispatching.renew(db, BLADE, [attempts[0], unknown], lease_s=30) == ([attempts[0]], [unknown])
         assert [a for a, _ in dispatching.expired(db)] == [attempts[1]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from farm.broker.publisher import Publisher
 from farm.broker.queues import node_control_queue, node_launch_queue
 from farm.control.scheduler import Scheduler, sort_messages
 from farm.flow.submit import plan_job
+from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import JobState, Outcome
 from farm.model.work import Submission
 from farm.settings import Settings, load_settings
-from farm.store import jobs
+from farm.store import events, jobs
 from farm.store.engine import open_engine, reading, writing
 from farm.wire import queues as names
 from farm.wire.messages import Finished, Heartbeat, Launch, LogChunk, Reports, Started, Telemetry, dump, load
@@ -42,13 +44,13 @@ class PlayedNode:
         self.control: list[dict[str, Any]] = []
         self._sequence = 0
 
-    def beat(self, *attempts: AttemptId) -> None:
+    def beat(self, *attempts: AttemptId, node_id: NodeId = NODE) -> None:
         self._sequence += 1
         cpu = Device(id="cpu", kind=DeviceKind.CPU, model="test", slots=2)
         self.say(
             names.HEARTBEATS,
             Heartbeat(
-                node_id=NODE,
+                node_id=node_id,
                 session="s1",
                 boot_id="b1",
                 sequence=self._sequence,
@@ -90,28 +92,50 @@ def settings(sqlite_url: str, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
+def hasty(settings: Settings) -> Settings:
+    """Gives silent nodes up within a second or two."""
+    short = {"lease_s": 1.0, "heartbeat_s": 0.2, "fence_s": 0.4, "kill_grace_s": 0.2}
+    return settings.model_copy(update=short)
+
+
+@pytest.fixture
 def engine(settings: Settings) -> Iterator[sa.Engine]:
     opened = open_engine(settings.database)
     yield opened
     opened.dispose()
 
 
+Running = Callable[[Settings], AbstractContextManager[PlayedNode]]
+
+
 @pytest.fixture
-def node(engine: sa.Engine, settings: Settings) -> Iterator[PlayedNode]:
+def running(engine: sa.Engine) -> Running:
+    """A node, and a scheduler that runs with the given settings."""
+
+    @contextmanager
+    def run(settings: Settings) -> Iterator[PlayedNode]:
+        memory.Transport.global_state.clear()
+        memory.Channel.queues.clear()
+        stop = threading.Event()
+        thread = threading.Thread(target=Scheduler(engine, settings).run, args=(stop,))
+        thread.start()
+        played = PlayedNode()
+        # A message to a queue that nobody has declared yet is lost.
+        wait_until(lambda: names.NUDGES in memory.Channel.queues, "a scheduler that listens")
+        yield played
+        stop.set()
+        thread.join(10)
+        assert not thread.is_alive()
+        played.close()
+
+    return run
+
+
+@pytest.fixture
+def node(running: Running, settings: Settings) -> Iterator[PlayedNode]:
     """A node, and a running scheduler."""
-    memory.Transport.global_state.clear()
-    memory.Channel.queues.clear()
-    stop = threading.Event()
-    thread = threading.Thread(target=Scheduler(engine, settings).run, args=(stop,))
-    thread.start()
-    # A broker drops what it has no queue for.
-    wait_until(lambda: names.NUDGES in memory.Channel.queues, "the scheduler's queues are there")
-    played = PlayedNode()
-    yield played
-    stop.set()
-    thread.join(10)
-    assert not thread.is_alive()
-    played.close()
+    with running(settings) as played:
+        yield played
 
 
 def submit(engine: sa.Engine, frames: str = "1-2") -> JobId:
@@ -233,3 +257,37 @@ def test_of_two_heartbeats_in_one_batch_the_later_one_counts_in_whatever_order()
     beats = [Heartbeat(node_id=NODE, session="s", boot_id="b", sequence=n) for n in (7, 5, 6)]
     heard = sort_messages([dump(beat) for beat in beats])
     assert heard.heartbeats[NODE].sequence == 7
+
+
+def test_the_silence_of_most_nodes_is_taken_for_an_outage_and_that_of_one_is_not(
+    engine: sa.Engine, hasty: Settings, running: Running
+) -> None:
+    with running(hasty) as node:
+        submit(engine)
+        node.beat()
+        launched(node, 2)
+
+        def told(kind: EventKind) -> bool:
+            with reading(engine) as db:
+                return any(event.kind is kind for event in events.read(db, after=0, limit=1000))
+
+        def states() -> set[str]:
+            with reading(engine) as db:
+                return set(db.scalars(sa.text("SELECT state FROM task")))
+
+        # The only node that works is silent: nobody could take its tasks.
+        wait_until(lambda: told(EventKind.OUTAGE_SUSPECTED), "an outage")
+        assert states() == {"assigned"}
+
+        def others_are_heard() -> bool:
+            for other in ("blade2", "blade3"):
+                node.beat(node_id=NodeId(other))
+            return told(EventKind.OUTAGE_ENDED)
+
+        wait_until(others_are_heard, "the end of the outage")
+
+        def given_up() -> bool:
+            others_are_heard()
+            return states() == {"held"}
+
+        wait_until(given_up, "that the silent node's leases are given up")
