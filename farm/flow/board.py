@@ -791,12 +791,17 @@ class Board:
     ) -> int:
         given = 0
         kinds = [kind for kind, free in enumerate(self._kind_free) if free]
-        kinds.sort(key=lambda kind: (-self._price[self._kind_model[kind]], kind))
+        # A kind of which only throttled devices are free is worth what is left of them.
+        kinds.sort(key=lambda kind: (-self._price[self._kind_model[kind]] * self._best_health(kind), kind))
         for kind in kinds:
             if given >= left:
                 break
             given += self._serve(kind, now, left - given, in_tail, taken)
         return given
+
+    def _best_health(self, kind: int) -> float:
+        """Of the kind's free places."""
+        return max(float(self._place_health[at]) for at in self._kind_free[kind])
 
     def _job_of(self, step_id: StepId) -> JobId:
         group = self._groups[self._rows_of_step[step_id][0]]

@@ -210,6 +210,14 @@ def test_a_throttled_device_is_taken_for_as_slow_as_it_is() -> None:
     assert where(made.round(0.0, 1)) == {1: ["b"]}
 
 
+def test_a_throttled_device_leaves_a_single_task_to_a_lesser_one_that_is_well() -> None:
+    lesser = device("lesser", 40, 400)
+    well, hot = node("a"), replace(node("a"), loads=(DeviceLoad(device_id="gpu", health=0.2),))
+    tasks = [group(1, profile=COMPUTE)]
+    assert where(board([well, node("b", lesser)], tasks).round(1.0, 5)) == {1: ["a"]}
+    assert where(board([hot, node("b", lesser)], tasks).round(1.0, 5)) == {1: ["b"]}
+
+
 def test_every_decision_can_be_explained() -> None:
     made = board([node("f"), node("w", WIDE)], [group(1, ready=1, profile=COMPUTE), group(2, ready=1)])
     plan = made.round(5.0, 9)
