@@ -20,10 +20,14 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from farm.errors import UserError
 from farm.model.limits import Limit, read_limit
+from farm.model.sharing import read_reservation
 from farm.model.stalls import StallPolicy
 
 CONFIG_PLACES = (Path("farm.toml"), Path("~/.config/ridgeline/farm.toml"), Path("/etc/ridgeline/farm.toml"))
-_TABLES = frozenset({"attributes", "amounts", "weights", "off_peak", "shares", "limits", "max_running_of"})
+_TABLES = frozenset(
+    {"attributes", "amounts", "weights", "off_peak", "shares", "project_shares"}
+    | {"limits", "max_running_of", "reservations", "power_caps_w"}
+)
 _NOT_SETTINGS = frozenset({"FARM_CONFIG", "FARM_ATTEMPT_ID"})
 
 
@@ -74,9 +78,17 @@ class Settings(BaseSettings):
     off_peak: dict[str, bool | float | str] = {}
     """Other weights from `from_hour` (20) to `to_hour` (8), local time of the scheduler."""
     shares: dict[str, Annotated[float, Field(gt=0)]] = {}
-    """Of the farm, by user; 1 for everybody else."""
+    """Of the farm (or of their project's share), by user; 1 for everybody else."""
+    project_shares: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Of the farm, by project; 1 for every other one, and for all jobs of no project together."""
     limits: dict[str, Any] = {}
     """Of the whole farm, such as licences: `arnold = 10`, or `arnold = { amount = 10, per = "node" }`."""
+    reservations: dict[str, Any] = {}
+    """By pool, the share of its slots that is kept for urgent work: `gpu = 0.2`. docs/sharing.md."""
+    power_caps_w: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """By pool, the watts that its devices may draw together, by their design power."""
+    wide_patience_s: float | None = Field(default=900.0, gt=0)
+    """A task for more than a slot that found no room for so long gets a node kept free for it."""
     max_running_per_user: int | None = Field(default=None, ge=0)
     """Tasks of one user that run at once; None: no limit."""
     max_running_of: dict[str, Annotated[int, Field(ge=0)]] = {}
@@ -141,6 +153,13 @@ class Settings(BaseSettings):
     def _check_limits(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name, declared in value.items():
             read_limit(name, declared)
+        return value
+
+    @field_validator("reservations", mode="after")
+    @classmethod
+    def _check_reservations(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for pool, declared in value.items():
+            read_reservation(pool, declared)
         return value
 
     @model_validator(mode="after")

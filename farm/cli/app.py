@@ -236,7 +236,13 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
         user: Annotated[
             str | None, typer.Option(metavar="NAME", help="Whose job it is; you when left out.")
         ] = None,
-        pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only nodes of this pool.")] = None,
+        project: Annotated[
+            str | None, typer.Option(metavar="NAME", help="Whose share of the farm it uses.")
+        ] = None,
+        pool: Annotated[
+            str | None,
+            typer.Option(metavar="NAME[,NAME]", help="Only nodes of this pool, or of one of these."),
+        ] = None,
         paused: Annotated[bool, typer.Option("--paused", help="Hold it until `farm resume`.")] = False,
         retries: Annotated[
             int | None,
@@ -351,6 +357,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             name=name,
             priority=priority,
             user=user,
+            project=project,
             pool=pool,
             is_paused=paused,
             retries=retries,

@@ -44,6 +44,7 @@ class Wish:
     name: str | None = None
     priority: int | None = None
     user: str | None = None
+    project: str | None = None
     pool: str | None = None
     is_paused: bool = False
     retries: int | None = None
@@ -167,6 +168,7 @@ def chosen_settings(wish: Wish) -> dict[str, Any]:
     chosen: dict[str, Any] = {
         "priority": wish.priority,
         "user": wish.user,
+        "project": wish.project,
         "pool": wish.pool,
         "max_retries": wish.retries,
         "max_running": wish.max_running,

@@ -59,6 +59,7 @@ from farm.flow import match
 from farm.flow.choose import check_step, tasks_of_frames
 from farm.flow.extend import extended
 from farm.flow.grep import matching_lines
+from farm.flow.keep import Kept
 from farm.flow.limits import Ledger, unknown_limits
 from farm.flow.order import parse_order
 from farm.flow.predict import RunTimeModel
@@ -825,6 +826,7 @@ class _Matching:
         self._db = db
         self._settings = settings
         self._sharing: sharing.Sharing | None = None
+        self._kept: Kept | None = None
         self._nodes: list[NodeView] | None = None
         self._groups: dict[int, list[match.Group]] | None = None
 
@@ -844,9 +846,24 @@ class _Matching:
     @property
     def sharing(self) -> sharing.Sharing:
         if self._sharing is None:
-            everything = [group for groups in (self._groups or {}).values() for group in groups]
-            self._sharing = sharing.read(self._db, self._settings, everything)
+            self._sharing = sharing.read(self._db, self._settings, self._everything)
         return self._sharing
+
+    @property
+    def kept(self) -> Kept:
+        """What is kept free of the nodes, as in the next round of matching."""
+        if self._kept is None:
+            self._kept = self.sharing.round(self._everything, self.nodes)[2]
+        return self._kept
+
+    def seen_by(self, group: match.Group) -> Sequence[NodeView]:
+        """The nodes as the group finds them: with what is kept, unless it is kept for this very group."""
+        mine = {view.id: view for view in self.kept.held if self.kept.holds[view.id].step_id == group.step_id}
+        return [mine.get(view.id, view) for view in self.kept.views]
+
+    @property
+    def _everything(self) -> list[match.Group]:
+        return [group for groups in (self._groups or {}).values() for group in groups]
 
 
 def _job_view(job: Job, runtimes_s: Sequence[float], *, waiting: str) -> JobView:
@@ -952,8 +969,8 @@ def _why_group(db: sa.Connection, step: Step, group: match.Group, matching: _Mat
     if due_s > 0:
         yield WhyLine(step=step.name, text=f"tries again in {duration(due_s)} after failures")
         return
-    shared = matching.sharing.causes(group) if group.ready > 0 else ()
-    for cause in match.why(group, matching.nodes, shared=shared):
+    shared = matching.sharing.causes(group, matching.kept) if group.ready > 0 else ()
+    for cause in match.why(group, matching.seen_by(group), shared=shared):
         yield WhyLine(
             step=step.name,
             text=cause.text,
@@ -1067,8 +1084,8 @@ def _changes(change: JobChange) -> dict[str, Any]:
             )
         values["max_running"] = change.max_running or None
     if change.pool is not None:
-        if change.pool:
-            _check_word("the pool's name", change.pool)
+        for pool in change.pool.split(",") if change.pool else ():
+            _check_word("the pool's name", pool)
         values["pool"] = change.pool or None
     if change.name is not None:
         _check_word("the job's name", change.name)

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from farm.control import sharing
 from farm.flow import match
+from farm.flow.keep import plan_around
 from farm.flow.match import Assignment, Group
 from farm.flow.predict import Run, RunTimeModel
 from farm.flow.predictive import Predictive
@@ -67,10 +68,15 @@ class Matcher:
         self, db: sa.Connection, groups: Sequence[Group], views: Sequence[NodeView], *, limit: int
     ) -> tuple[Assignment, ...]:
         """Which tasks start where now, short ones that queue behind others among them."""
-        shared = sharing.read(db, self._settings, groups).counted(groups, views)
-        groups = shared.groups
-        plan = self._plan(db, groups, views, limit=limit, free=shared.free)
-        return plan + match.queue_ahead(groups, views, plan, limit=limit)
+        groups, free, kept = sharing.read(db, self._settings, groups).round(groups, views)
+
+        def policy(
+            groups: Sequence[Group], views: Sequence[NodeView], limit: int, free: Mapping[str, int]
+        ) -> tuple[Assignment, ...]:
+            return self._plan(db, groups, views, limit=limit, free=free)
+
+        plan = plan_around(policy, groups, kept, limit=limit, free=free)
+        return plan + match.queue_ahead(groups, kept.views, plan, limit=limit)
 
     def _plan(
         self,

@@ -7,34 +7,54 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
+from farm.flow import keep
 from farm.flow import limits as counting
-from farm.flow.limits import Counted, Ledger
+from farm.flow.keep import Kept, Rules
+from farm.flow.limits import Ledger
 from farm.flow.match import Cause, Group
+from farm.model.ids import StepId
 from farm.model.limits import limits_needed
 from farm.model.machines import NodeView
+from farm.model.sharing import read_reservation
 from farm.settings import Settings
-from farm.store import limits
+from farm.store import dispatching, limits
+from farm.store.engine import db_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
     """Empty where no rule concerns what waits: then a round pays nothing for it."""
 
+    rules: Rules = field(default_factory=Rules)
     ledger: Ledger = field(default_factory=lambda: Ledger({}))
     user_room: Mapping[str, int] = field(default_factory=dict)
     """Of users who have a limit: how many more tasks may run."""
+    idle_since: Mapping[StepId, float] = field(default_factory=dict)
+    """Of wide groups: when the last of their tasks started."""
+    now: float = 0.0
 
-    def counted(self, groups: Sequence[Group], nodes: Sequence[NodeView]) -> Counted:
-        return counting.counted(groups, nodes, self.ledger, user_room=self.user_room)
+    def round(
+        self, groups: Sequence[Group], nodes: Sequence[NodeView]
+    ) -> tuple[Sequence[Group], Mapping[str, int], Kept]:
+        """(the groups with what their tasks take, how much is left of what, what is kept free)"""
+        counted = counting.counted(groups, nodes, self.ledger, user_room=self.user_room)
+        rules = self.rules
+        if not (rules.reservations or rules.power_caps_w or self.idle_since):
+            return counted.groups, counted.free, Kept(views=nodes)
+        kept = keep.keep(
+            counted.groups, nodes, rules, now=self.now, idle_since=self.idle_since, free=counted.free
+        )
+        return counted.groups, counted.free, kept
 
-    def causes(self, group: Group) -> list[Cause]:
+    def causes(self, group: Group, kept: Kept) -> list[Cause]:
         """Why what is shared holds a group up."""
-        return counting.causes(group, self.ledger, user_room=self.user_room)
+        found = counting.causes(group, self.ledger, user_room=self.user_room)
+        return found + keep.causes(group, kept, self.rules)
 
 
 def read(db: sa.Connection, settings: Settings, groups: Sequence[Group]) -> Sharing:
     """What concerns these groups."""
-    ledger = limits.ledger(db) if any(needs_limits(group) for group in groups) else Ledger({})
+    ledger = limits.ledger(db) if any(_needs_limits(group) for group in groups) else Ledger({})
     room: Mapping[str, int] = {}
     if settings.max_running_per_user is not None or settings.max_running_of:
         room = counting.user_room(
@@ -43,8 +63,21 @@ def read(db: sa.Connection, settings: Settings, groups: Sequence[Group]) -> Shar
             each=settings.max_running_per_user,
             named=settings.max_running_of,
         )
-    return Sharing(ledger=ledger, user_room=room)
+    rules = Rules(
+        reservations=[read_reservation(pool, told) for pool, told in settings.reservations.items()],
+        power_caps_w=settings.power_caps_w,
+        wide_patience_s=settings.wide_patience_s,
+    )
+    idle_since: Mapping[StepId, float] = {}
+    now = 0.0
+    wide = [group for group in groups if group.ready > 0 and keep.is_wide(group)]
+    if wide and settings.wide_patience_s is not None:
+        now = float(db.scalar(sa.select(db_now())) or 0.0)
+        late = [group for group in wide if now - group.submitted_at >= settings.wide_patience_s]
+        found = dispatching.idle_since(db, late)
+        idle_since = {step: at for step, at in found.items() if now - at >= settings.wide_patience_s}
+    return Sharing(rules=rules, ledger=ledger, user_room=room, idle_since=idle_since, now=now)
 
 
-def needs_limits(group: Group) -> bool:
+def _needs_limits(group: Group) -> bool:
     return bool(group.demand.amounts) and bool(limits_needed(group.demand.amounts))

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from farm.flow.match import Assignment, Group, Room, eligible_devices, scratch_gib, standing
+from farm.flow.match import Assignment, Group, Room, eligible_devices, pool_rank, scratch_gib, standing
 from farm.flow.predict import model_key
 from farm.flow.prices import Prices, shadow_prices
 from farm.flow.weights import Order, PriorityMode, Weights
@@ -34,6 +34,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _NONE: Final = -1
+_NO_POOL: Final = 1 << 30
 _KEYS_EVERY_S: Final = 2.0
 _FEW: Final = 6
 """Up to so many places each is looked up by itself; more are served from a sorted list."""
@@ -155,6 +156,8 @@ class Board:
         self._kind_free: list[dict[int, None]] = []
         self._fits: list[npt.NDArray[np.bool_]] = []
         """By kind and demand."""
+        self._pool_ranks: list[Ints | None] = []
+        """By kind and demand: which of the node's pools it is for; None where all are of one."""
         self._barred: list[Floats] = []
         """By kind and group: 0, or -inf when the kind refuses the group's demand for good."""
         self._able_of: npt.NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
@@ -343,6 +346,7 @@ class Board:
                 if at == len(self._fits[kind]):
                     self._fits[kind] = np.concatenate([self._fits[kind], np.zeros_like(self._fits[kind])])
                 self._fits[kind][at] = self._kind_fits(kind, demand)
+                self._pool_ranks[kind] = self._ranks_of_kind(kind)
         return at
 
     def _user_at(self, user: str) -> int:
@@ -530,6 +534,7 @@ class Board:
             self._fits.append(fits)
             for at, demand in enumerate(self._demand_list):
                 fits[at] = self._kind_fits(kind, demand)
+            self._pool_ranks.append(self._ranks_of_kind(kind))
             self._barred.append(np.where(fits[self._demand], 0.0, -np.inf))
         place = _Place(node_id=view.id, device=device, model=model, kind=kind)
         if self._free_ats:
@@ -551,6 +556,12 @@ class Board:
         self._place_last[at] = _NONE
         self._place_health[at] = 1.0
         return at
+
+    def _ranks_of_kind(self, kind: int) -> Ints | None:
+        has = self._kind_nodes[kind][0].capabilities
+        if len(has.pools) < 2 or all(demand.pool is None for demand in self._demand_list):
+            return None
+        return np.array([pool_rank(demand, has) for demand in self._demand_list], np.int64)
 
     def _kind_fits(self, kind: int, demand: Demand) -> bool:
         view, index = self._kind_nodes[kind]
@@ -958,6 +969,8 @@ class _Window:
         self._rows: Ints = np.zeros(0, np.int64)
         self._values: Floats = np.zeros(0)
         self._heap: list[tuple[int, float, int, int]] | None = None
+        self._rank = 0
+        """The first of the node's pools for which there is a group."""
         self._renew()
 
     @property
@@ -972,11 +985,24 @@ class _Window:
             scores += board._limited_out[:n]
         return scores
 
+    def _ranks(self, scores: Floats) -> Ints | None:
+        """Which of the node's pools each group is for, the first 0; None where all are of one."""
+        board = self._board
+        ranks = board._pool_ranks[self._kind]
+        if ranks is None:
+            return None
+        return np.where(scores > -np.inf, ranks[board._demand[: len(scores)]], _NO_POOL)
+
     def _renew(self) -> None:
         self._heap = None
         self._best_two: list[int] | None = None
         self._is_used = False
         scores = self._scores()
+        ranks = self._ranks(scores)
+        if ranks is not None:
+            # A node serves its pools in order: the next one's groups are not even compared.
+            self._rank = int(ranks.min(initial=_NO_POOL))
+            scores[ranks > self._rank] = -np.inf
         self.most = float(scores.max(initial=-np.inf))
         if self.most == -math.inf:
             self._rows, self.is_empty = self._rows[:0], True
@@ -995,7 +1021,9 @@ class _Window:
         last = int(board._place_last[at])
         warm = -math.inf
         if last != _NONE and board._open[last] and board._barred[self._kind][last] == 0.0:
-            warm = board._advantage_of(last, at)
+            ranks = board._pool_ranks[self._kind]
+            if ranks is None or ranks[board._demand[last]] <= self._rank:
+                warm = board._advantage_of(last, at)
         row = None
         if not self.is_empty or warm > -math.inf:
             least = max(self.most, warm) + self._slack
@@ -1099,7 +1127,9 @@ class _Window:
         """Every group from the best match down: for a place that the near-equals have no use for."""
         board = self._board
         scores = self._scores()
-        for row in np.argsort(-scores, kind="stable").tolist():
+        ranks = self._ranks(scores)
+        order = np.argsort(-scores, kind="stable") if ranks is None else np.lexsort((-scores, ranks))
+        for row in order.tolist():
             if scores[row] == -np.inf:
                 return None
             if not board._can_start(row, room, device):

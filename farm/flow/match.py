@@ -16,7 +16,7 @@ from typing import Final
 
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import LIMIT_PREFIX
-from farm.model.machines import Demand, Device, DeviceKind, DeviceLoad, NodeView
+from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, NodeView, Use
 from farm.model.work import Profile
 from farm.text import plural
 
@@ -99,6 +99,8 @@ class Group:
     """Why its tasks are not ready, for people: "waits for job 12", "paused by anna". Only `why` reads it."""
     user: str = ""
     """Whose share of the farm it uses."""
+    project: str = ""
+    """Within whose share the user has theirs; empty: none."""
     takes: tuple[tuple[str, int], ...] | None = None
     """(shared count, what one more task takes of it), as `limits.counted` found; None: nobody has looked."""
     like: str = ""
@@ -256,8 +258,10 @@ def eligible_devices(demand: Demand, node: NodeView) -> tuple[Device, ...]:
 def standing(demand: Demand, node: NodeView) -> Iterator[Refusal]:
     """Reasons that stay until somebody changes the node or the job."""
     has = node.capabilities
-    if demand.pool is not None and demand.pool not in has.pools:
-        yield Refusal(kind=RefusalKind.POOL, text=f"not in pool '{demand.pool}'")
+    if demand.pool is not None and not is_in_pool(demand, has):
+        told = "', '".join(demand.pools)
+        text = f"in none of the pools '{told}'" if len(demand.pools) > 1 else f"not in pool '{told}'"
+        yield Refusal(kind=RefusalKind.POOL, text=text)
     for name in demand.software:
         if name not in has.software:
             yield Refusal(kind=RefusalKind.SOFTWARE, text=f"has no {name}")
@@ -277,6 +281,18 @@ def standing(demand: Demand, node: NodeView) -> Iterator[Refusal]:
     if has.memory_mib < demand.memory_mib:
         yield Refusal(kind=RefusalKind.MEMORY, text=_less("memory", has.memory_mib, demand.memory_mib))
     yield from _device_refusals(demand, node)
+
+
+def is_in_pool(demand: Demand, has: Capabilities) -> bool:
+    """Whether a node that has this is in one of the pools that the demand names, or it names none."""
+    return demand.pool is None or any(pool in has.pools for pool in demand.pools)
+
+
+def pool_rank(demand: Demand, has: Capabilities) -> int:
+    """Which of the node's pools the demand is for, 0 the first; for none in particular: as for its last."""
+    mine = demand.pools
+    last = max(len(has.pools) - 1, 0)
+    return next((at for at, pool in enumerate(has.pools) if pool in mine), last) if mine else last
 
 
 def _attribute_refusals(demand: Demand, node: NodeView) -> Iterator[Refusal]:
@@ -391,7 +407,7 @@ class Room:
         if demand.gpus > 0 and (self.free_gpu_slots < demand.gpus or self.most_vram_mib < demand.vram_mib):
             return False
         has = self.node.capabilities
-        if demand.pool is not None and demand.pool not in has.pools:
+        if demand.pool is not None and not is_in_pool(demand, has):
             return False
         return all(name in has.software for name in demand.software)
 
@@ -509,41 +525,70 @@ def plan(
 ) -> tuple[Assignment, ...]:
     """Which tasks start where now: at most `limit` of them. Deterministic.
 
-    Groups are served whole, by priority, then age, then step id; each gets its best-scoring free slots. No
+    Groups are served whole, by priority, then age, then step id; each gets its best-scoring free slots. A
+    node in several pools serves groups of the first one before those of the next, whatever their priority. No
     node's slots, CPUs, memory or VRAM, no job's `max_running` and none of the shared counts (`free`: how much
     is left of each) are exceeded.
     """
-    left_of = dict(free or {})
     rooms = [Room.of(node) for node in nodes if node.accepts_work]
     rooms = [room for room in rooms if room.free_slots > 0]
-    places: dict[tuple[Demand, Profile], list[_Place]] = {}
-    full: set[Demand] = set()  # nothing left that fits: room only shrinks, so this holds to the end
-    given: dict[JobId, int] = defaultdict(int)
-    plans: list[Assignment] = []
-    left = limit
-    for group in sorted(groups, key=lambda g: (-g.priority, g.submitted_at, g.step_id)):
-        if left <= 0 or not rooms:
-            break
-        wanted = min(group.ready, left)
+    ranks = 1
+    if any(group.demand.pool is not None for group in groups):
+        ranks = max((len(room.node.capabilities.pools) for room in rooms), default=1)
+    turn = _Turn(free=dict(free or {}), left=limit, score=score)
+    ordered = sorted(groups, key=lambda g: (-g.priority, g.submitted_at, g.step_id))
+    for rank in range(max(ranks, 1)):
+        turn.serve(ordered, rooms, rank if ranks > 1 else None)
+    return tuple(turn.plans)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What `plan` has given out so far, and what is left."""
+
+    free: dict[str, int]
+    left: int
+    score: Score
+    plans: list[Assignment] = field(default_factory=list)
+    started: dict[int, int] = field(default_factory=dict)
+    """By place in the order of groups."""
+    given: dict[JobId, int] = field(default_factory=lambda: defaultdict(int))
+
+    def serve(self, groups: Sequence[Group], rooms: Sequence[Room], rank: int | None) -> None:
+        """Serve the groups in order: on nodes of which it is the pool of this rank, None: on any."""
+        places: dict[tuple[Demand, Profile], list[_Place]] = {}
+        full: set[Demand] = set()  # nothing left that fits: room only shrinks, so this holds to the end
+        for at, group in enumerate(groups):
+            if self.left <= 0 or not rooms:
+                break
+            wanted = self._wanted(at, group)
+            if wanted <= 0 or group.demand in full:
+                continue
+            # CPUs and memory are counted down per task anyway: groups that differ in nothing else share
+            # their places.
+            base = replace(group.demand, cpus=0, memory_mib=0)
+            key = (base, group.profile)
+            if key not in places:
+                places[key] = _places(base, group.profile, rooms, self.score, rank)
+            taken, is_full = _fill(group, places[key], wanted)
+            if is_full:
+                full.add(group.demand)
+            if not taken:
+                continue
+            self._take(at, group, taken)
+            rooms = [room for room in rooms if room.free_slots > 0]
+
+    def _wanted(self, at: int, group: Group) -> int:
+        wanted = min(group.ready - self.started.get(at, 0), self.left)
         if group.max_running is not None:
-            wanted = min(wanted, group.max_running - group.job_running - given[group.job_id])
+            wanted = min(wanted, group.max_running - group.job_running - self.given[group.job_id])
         for name, needed in group.takes or ():
-            wanted = min(wanted, left_of.get(name, wanted * needed) // needed)
-        if wanted <= 0 or group.demand in full:
-            continue
-        # CPUs and memory are counted down per task anyway: groups that differ in nothing else share their
-        # places.
-        base = replace(group.demand, cpus=0, memory_mib=0)
-        key = (base, group.profile)
-        if key not in places:
-            places[key] = _places(base, group.profile, rooms, score)
-        taken, is_full = _fill(group, places[key], wanted)
-        if is_full:
-            full.add(group.demand)
-        if not taken:
-            continue
+            wanted = min(wanted, self.free.get(name, wanted * needed) // needed)
+        return wanted
+
+    def _take(self, at: int, group: Group, taken: Mapping[tuple[NodeId, str], int]) -> None:
         for (node_id, device_id), count in taken.items():
-            plans.append(
+            self.plans.append(
                 Assignment(
                     step_id=group.step_id,
                     job_id=group.job_id,
@@ -552,22 +597,28 @@ def plan(
                     count=count,
                 )
             )
-            given[group.job_id] += count
-            left -= count
+            self.started[at] = self.started.get(at, 0) + count
+            self.given[group.job_id] += count
+            self.left -= count
             for name, needed in group.takes or ():
-                if name in left_of:
-                    left_of[name] -= count * needed
-        rooms = [room for room in rooms if room.free_slots > 0]
-    return tuple(plans)
+                if name in self.free:
+                    self.free[name] -= count * needed
 
 
-def _places(demand: Demand, profile: Profile, rooms: Sequence[Room], score: Score) -> list[_Place]:
-    """Where tasks of this demand and profile can start now (what has no room now gets none in this round)."""
+def _places(
+    demand: Demand, profile: Profile, rooms: Sequence[Room], score: Score, rank: int | None
+) -> list[_Place]:
+    """Where tasks of this demand and profile can start now (what has no room now gets none in this round).
+
+    rank: only on nodes to which it is for their pool of this rank.
+    """
     found: list[tuple[float | None, Room, tuple[Device, ...]]] = []
     scratch_mib = 1024 * scratch_gib(demand)
     for room in rooms:
         node = room.node
         if not room.may_take(demand):
+            continue
+        if rank is not None and pool_rank(demand, node.capabilities) != rank:
             continue
         if next(standing(demand, node), None) is not None or scratch_mib > (node.disk_free_mib or 0):
             continue
@@ -621,6 +672,64 @@ def _fill(group: Group, places: Sequence[_Place], wanted: int) -> tuple[dict[tup
         if place.free_devices(demand):
             heapq.heappush(heap, (place.key(), at))
     return taken, False
+
+
+# --- after a plan ---
+
+
+def left_of(
+    free: Mapping[str, int], plans: Sequence[Assignment], groups: Sequence[Group]
+) -> Mapping[str, int]:
+    """What is left of the shared counts after these assignments."""
+    if not free or not plans:
+        return free
+    takes = {group.step_id: group.takes or () for group in groups}
+    left = dict(free)
+    for assignment in plans:
+        for name, needed in takes[assignment.step_id]:
+            if name in left:
+                left[name] -= needed * assignment.count
+    return left
+
+
+def without(groups: Sequence[Group], plans: Sequence[Assignment]) -> Sequence[Group]:
+    """The groups less the tasks of these assignments."""
+    if not plans:
+        return groups
+    given: dict[StepId, int] = defaultdict(int)
+    for assignment in plans:
+        given[assignment.step_id] += assignment.count
+    found = []
+    for group in groups:
+        count = min(given[group.step_id], group.ready)
+        if count:
+            given[group.step_id] -= count
+            group = replace(
+                group,
+                ready=group.ready - count,
+                running=group.running + count,
+                job_running=group.job_running + count,
+            )
+        found.append(group)
+    return found
+
+
+def used(
+    nodes: Sequence[NodeView], plans: Sequence[Assignment], groups: Sequence[Group]
+) -> Sequence[NodeView]:
+    """The nodes with what these assignments take of them."""
+    demands = {group.step_id: group.demand for group in groups}
+    uses: dict[NodeId, list[Use]] = defaultdict(list)
+    for assignment in plans:
+        demand = demands[assignment.step_id]
+        use = Use(
+            device_id=assignment.device_id,
+            cpus=demand.cpus,
+            memory_mib=demand.memory_mib,
+            vram_mib=vram_held_mib(demand),
+        )
+        uses[assignment.node_id] += [use] * assignment.count
+    return [replace(n, uses=(*n.uses, *uses[n.id])) if n.id in uses else n for n in nodes]
 
 
 # --- queueing ahead -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from farm.flow.board import Board, GroupKey, group_key
-from farm.flow.match import Assignment, Group, fitness, plan
+from farm.flow.match import Assignment, Group, fitness, left_of, plan
 from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
 from farm.flow.weights import Period, Weights, weights_at
 from farm.model.decisions import Decision
@@ -56,7 +56,7 @@ class Predictive:
         first = plan(wide, nodes, score=fitness, limit=limit, free=free) if wide else ()
         self._follow_nodes(nodes, first, {group.step_id: group for group in wide}, now)
         self._follow_groups([group for group in groups if group.demand.gpus <= 1], now)
-        self.board.set_free(_less(free or {}, first, wide))
+        self.board.set_free(left_of(free or {}, first, wide))
         self.board.reprice(now)
         return first + self.board.round(now, limit - sum(each.count for each in first))
 
@@ -145,16 +145,3 @@ class Predictive:
             self.model.add_step(str(group.step_id), group.profile, like=group.like or None)
             self.board.put_group(group, now)
             self._groups[key] = group
-
-
-def _less(free: Mapping[str, int], taken: Sequence[Assignment], groups: Sequence[Group]) -> Mapping[str, int]:
-    """What is left of the shared counts after these assignments."""
-    if not free or not taken:
-        return free
-    takes = {group.step_id: group.takes or () for group in groups}
-    left = dict(free)
-    for assignment in taken:
-        for name, needed in takes[assignment.step_id]:
-            if name in left:
-                left[name] -= needed * assignment.count
-    return left

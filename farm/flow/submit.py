@@ -757,11 +757,14 @@ def _check_settings(settings: JobSettings) -> None:
     for job_id in settings.depends_on:
         _check_range("the job waited for", job_id, 1, _MAX_INT)
     if settings.pool is not None:
-        _check_name("the pool's name", settings.pool)
+        for pool in settings.pool.split(","):
+            _check_name("the pool's name", pool)
     if settings.user:
         _check_name("the user's name", settings.user)
     if settings.order and parse_order(settings.order) != settings.order:
         raise UserError(f"the order '{_shown(settings.order)}' must be written {parse_order(settings.order)}")
+    if settings.project:
+        _check_name("the project's name", settings.project)
     timeout_s = settings.timeout_s
     if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
         raise UserError(f"the timeout is {timeout_s} s; give a number of seconds above 0, or none")
@@ -794,6 +797,7 @@ def _shown(text: str) -> str:
 _OURS: Final[Mapping[str, str]] = {
     "priority": "priority",
     "pool": "pool",
+    "project": "project",
     "paused": "is_paused",
     "retries": "max_retries",
     "max_failed_tasks": "max_failed_tasks",
@@ -879,10 +883,10 @@ def _setting(name: str, field: str, value: Any) -> Any:
         return _as_bool(name, value)
     if field == "limits":
         return _limits(name, value)
-    if field == "pool":
+    if field in ("pool", "project"):
         if not isinstance(value, str):
             raise UserError(f"{name} must be text, not {_shown(str(value))}")
-        return value or None
+        return value if field == "project" else value or None
     if field == "order":
         return parse_order(str(value))
     if field == "tag":

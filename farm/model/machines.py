@@ -113,6 +113,7 @@ class Capabilities:
     cpus: int = 1
     memory_mib: int = 0
     pools: tuple[str, ...] = ("default",)
+    """In order: work for the first one goes before work for the next."""
     devices: tuple[Device, ...] = ()
     software: dict[str, str] = field(default_factory=dict)
     """Renderer name to version, such as {"blender": "3.4.1"}."""
@@ -136,6 +137,7 @@ class Demand:
     """All that matching looks at in a task. Equal demands fit the same nodes."""
 
     pool: str | None = None
+    """One that the node must be in, or several joined by commas of which it is in one; None: any node."""
     cpus: float = 0
     """Cores reserved for the task; 0: it did not say, and a slot is all it takes."""
     memory_mib: int = 0
@@ -153,6 +155,10 @@ class Demand:
     software: tuple[str, ...] = ()
     """Renderers the node must have, such as ("blender",)."""
 
+    @property
+    def pools(self) -> tuple[str, ...]:
+        return () if self.pool is None else tuple(part.strip() for part in self.pool.split(","))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
@@ -167,6 +173,10 @@ class Use:
     step_id: StepId | None = None
     since: float = 0.0
     """When it was started, or assigned until then; on the database's clock."""
+    priority: int = 0
+    """Of its job, as what follows."""
+    user: str = ""
+    project: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

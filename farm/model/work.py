@@ -76,6 +76,8 @@ class JobSettings:
     priority: int = 50
     """0 to 100; higher first."""
     user: str = ""
+    project: str = ""
+    """Within whose share of the farm the user has theirs; empty: none."""
     pool: str | None = None
     is_paused: bool = False
     max_retries: int = 2

@@ -61,6 +61,7 @@ def _groups_query() -> sa.Select[Any]:
             _JOB.c.submitted_at,
             _JOB.c.max_running,
             _JOB.c.user,
+            _JOB.c.project,
             running.c.job_running,
         )
         .join(_JOB, _JOB.c.id == _STEP.c.job_id)
@@ -123,12 +124,29 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
             submitted_at=row["submitted_at"],
             mean_runtime_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
             user=row["user"],
+            project=row["project"],
         )
         found.append(group)
         found += [
             replace(group, ready=count, running=0, avoid=frozenset({NodeId(node_id)}))
             for node_id, count in sorted(avoided.items())
         ]
+    return found
+
+
+def idle_since(db: sa.Connection, wanted: Collection[Group]) -> dict[StepId, float]:
+    """When the last task of each of these groups' steps was started, or its job submitted."""
+    found = {group.step_id: group.submitted_at for group in wanted}
+    if not found:
+        return found
+    jobs_of = sorted({group.job_id for group in wanted})
+    query = (
+        sa.select(_ATTEMPT.c.step_id, sa.func.max(_ATTEMPT.c.assigned_at).label("at"))
+        .where(_ATTEMPT.c.job_id.in_(jobs_of), _ATTEMPT.c.step_id.in_(list(found)))
+        .group_by(_ATTEMPT.c.step_id)
+    )
+    for row in db.execute(query):
+        found[StepId(row.step_id)] = max(found[StepId(row.step_id)], row.at)
     return found
 
 
@@ -187,8 +205,12 @@ def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
             _STEP.c.vram_peak_mib,
             _STEP.c.runtime_count,
             _STEP.c.runtime_sum_s,
+            _JOB.c.priority,
+            _JOB.c.user,
+            _JOB.c.project,
         )
         .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
+        .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
         .where(_ATTEMPT.c.state.in_(_LIVE))
     )
     held: dict[NodeId, list[Use]] = {}
@@ -205,6 +227,9 @@ def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
                 mean_runtime_s=row.runtime_sum_s / row.runtime_count if row.runtime_count else None,
                 step_id=StepId(row.step_id),
                 since=row.since,
+                priority=row.priority,
+                user=row.user,
+                project=row.project,
             )
         )
     return held

@@ -88,6 +88,7 @@ def submit(
             kind=submission.kind,
             state=str(state),
             user=settings.user,
+            project=settings.project,
             priority=settings.priority,
             pool=settings.pool,
             is_paused=settings.is_paused,

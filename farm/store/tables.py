@@ -26,6 +26,7 @@ class JobRow(SQLModel, table=True):
     kind: str
     state: str = Field(index=True)
     user: str = Field(default="", index=True)
+    project: str = Field(default="", sa_column_kwargs={"server_default": ""})
     priority: int
     pool: str | None = None
     is_paused: bool = False
