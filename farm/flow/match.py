@@ -740,6 +740,15 @@ AHEAD: Final = 8
 """How many short tasks may wait on a device for each of its slots."""
 
 
+def merged(plan: Sequence[Assignment]) -> list[Assignment]:
+    """The same plan with one assignment for each step on a device, in the order of their first ones."""
+    counts: dict[Assignment, int] = {}
+    for assignment in plan:
+        place = replace(assignment, count=0)
+        counts[place] = counts.get(place, 0) + assignment.count
+    return [replace(place, count=count) for place, count in counts.items()]
+
+
 def queue_ahead(
     groups: Sequence[Group], nodes: Sequence[NodeView], plans: Sequence[Assignment], *, limit: int
 ) -> tuple[Assignment, ...]:

@@ -22,7 +22,7 @@ from farm.model.states import AttemptState, JobState, Outcome, TaskState, check_
 from farm.model.work import Isolation, Profile
 from farm.store import events, jobs, moves, outbox, rows
 from farm.store.bulk import insert_many, update_many
-from farm.store.engine import db_now
+from farm.store.engine import among, db_now
 from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
 from farm.wire.messages import Finished, Progress, Stop
 
@@ -245,6 +245,8 @@ class Claimed:
     task_id: TaskId
     index: int
     generation: int
+    at: float
+    """When, by the database's clock, in seconds since 1970."""
 
 
 def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> list[Claimed]:
@@ -275,11 +277,11 @@ def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> li
         sa.update(_TASK)
         .where(_TASK.c.id.in_(wanted), _TASK.c.state == "ready")
         .values(state="assigned", starts=_TASK.c.starts + 1)
-        .returning(_TASK.c.id, _TASK.c.idx, _TASK.c.rank, _TASK.c.generation)
+        .returning(_TASK.c.id, _TASK.c.idx, _TASK.c.rank, _TASK.c.generation, now.label("at"))
     ).all()
     moves.count(db, {(step_id, TaskState.READY, TaskState.ASSIGNED): len(taken)})
     return [
-        Claimed(task_id=TaskId(row.id), index=row.idx, generation=row.generation)
+        Claimed(task_id=TaskId(row.id), index=row.idx, generation=row.generation, at=row.at)
         for row in sorted(taken, key=lambda r: r.rank)
     ]
 
@@ -304,7 +306,6 @@ def lease(
 
     decision: why they went there, kept with the attempts; None: the policy does not say.
     """
-    now = db.scalar(sa.select(db_now())) or 0.0
     told = rows.to_json(decision) if decision is not None else None
     insert_many(
         db,
@@ -319,8 +320,8 @@ def lease(
                 "node_id": node_id,
                 "device_id": device_id,
                 "state": "assigned",
-                "assigned_at": now,
-                "lease_until": now + lease_s,
+                "assigned_at": task.at,
+                "lease_until": task.at + lease_s,
                 "reason": "",
                 "message": "",
                 "decision": told,
@@ -353,10 +354,20 @@ class Leased:
 def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased]:
     """Those of `attempt_ids` that are still to be started, by step."""
     query = (
-        sa.select(_ATTEMPT, _TASK.c.idx, _JOB.c.replaces_existing, _JOB.c.edition)
+        sa.select(
+            _ATTEMPT.c.id,
+            _ATTEMPT.c.task_id,
+            _ATTEMPT.c.job_id,
+            _ATTEMPT.c.step_id,
+            _ATTEMPT.c.generation,
+            _ATTEMPT.c.device_id,
+            _TASK.c.idx,
+            _JOB.c.replaces_existing,
+            _JOB.c.edition,
+        )
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
         .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
-        .where(_ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.state == "assigned")
+        .where(among(db, _ATTEMPT.c.id, attempt_ids), _ATTEMPT.c.state == "assigned")
         .order_by(_ATTEMPT.c.step_id, _TASK.c.rank)
     )
     return [
@@ -384,7 +395,7 @@ def started(db: sa.Connection, node_id: NodeId, attempt_ids: Collection[AttemptI
         db.execute(
             sa.update(_ATTEMPT)
             .where(
-                _ATTEMPT.c.id.in_(list(attempt_ids)),
+                among(db, _ATTEMPT.c.id, attempt_ids),
                 _ATTEMPT.c.node_id == node_id,
                 _ATTEMPT.c.state == "assigned",
             )
@@ -396,7 +407,7 @@ def started(db: sa.Connection, node_id: NodeId, attempt_ids: Collection[AttemptI
     step_id: StepId
     for step_id in db.execute(
         sa.update(_TASK)
-        .where(_TASK.c.attempt_id.in_(begun), _TASK.c.state == "assigned")
+        .where(among(db, _TASK.c.attempt_id, begun), _TASK.c.state == "assigned")
         .values(state="running")
         .returning(_TASK.c.step_id)
     ).scalars():
@@ -480,7 +491,7 @@ def _siblings(db: sa.Connection, found: Collection[rows.Row]) -> dict[str, list[
 def lock_jobs_of(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> None:
     """`moves.lock_jobs` on the jobs of these attempts."""
     if attempt_ids and db.dialect.name != "sqlite":
-        of_these = sa.select(_ATTEMPT.c.job_id).where(_ATTEMPT.c.id.in_(list(attempt_ids)))
+        of_these = sa.select(_ATTEMPT.c.job_id).where(among(db, _ATTEMPT.c.id, attempt_ids))
         db.execute(sa.select(_JOB.c.id).where(_JOB.c.id.in_(of_these)).order_by(_JOB.c.id).with_for_update())
 
 
@@ -503,7 +514,7 @@ def _finished_apart(db: sa.Connection, node_id: NodeId, left: dict[AttemptId, Fi
     publishers = {r.published_by for r in by_id.values() if r.published_by and r.published_by != r.attempt_id}
     found = {
         row["id"]: row
-        for row in db.execute(_FACTS.where(_ATTEMPT.c.id.in_([*by_id, *publishers]))).mappings()
+        for row in db.execute(_FACTS.where(among(db, _ATTEMPT.c.id, {*by_id, *publishers}))).mappings()
     }
     by_id = {a: as_asked(_attempt_facts(found[a]), r) if a in found else r for a, r in by_id.items()}
     siblings = _siblings(db, found.values())
@@ -807,21 +818,30 @@ def renew(
     if not attempt_ids:
         return [], []
     query = sa.select(_ATTEMPT.c.id, _ATTEMPT.c.state).where(
-        _ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.node_id == node_id
+        among(db, _ATTEMPT.c.id, attempt_ids), _ATTEMPT.c.node_id == node_id
     )
     known: dict[str, str] = {row.id: row.state for row in db.execute(query)}
     kept = [a for a in attempt_ids if known.get(a) in ("assigned", "running")]
-    db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id.in_(kept)).values(lease_until=db_now() + lease_s))
+    if kept:
+        _extend(db, kept, lease_s)
+    # An attempt that ended well is on the node's list until the node has read that it was accepted.
+    stop = [a for a in attempt_ids if known.get(a) not in ("assigned", "running", "succeeded")]
+    return kept, stop
+
+
+def _extend(db: sa.Connection, attempt_ids: Collection[AttemptId], lease_s: float) -> None:
+    """Their leases run anew, and tasks that were held because a lease had run out go on."""
+    query = sa.update(_ATTEMPT).where(among(db, _ATTEMPT.c.id, attempt_ids))
+    db.execute(query.values(lease_until=db_now() + lease_s))
     returned = db.execute(
-        sa.select(_TASK.c.id, _TASK.c.step_id).where(_TASK.c.attempt_id.in_(kept), _TASK.c.state == "held")
+        sa.select(_TASK.c.id, _TASK.c.step_id).where(
+            among(db, _TASK.c.attempt_id, attempt_ids), _TASK.c.state == "held"
+        )
     ).all()
     for row in returned:
         moves.move_all(
             db, row.step_id, TaskState.HELD, TaskState.RUNNING, values={"reason": ""}, task_ids=[row.id]
         )
-    # An attempt that ended well is on the node's list until the node has read that it was accepted.
-    stop = [a for a in attempt_ids if known.get(a) not in ("assigned", "running", "succeeded")]
-    return kept, stop
 
 
 def unheard(
@@ -871,7 +891,7 @@ def expire_leases(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[
     touched: set[JobId] = set()
     while True:
         query = _FACTS.where(
-            _ATTEMPT.c.id.in_(left), _ATTEMPT.c.lease_until < db_now(), _ATTEMPT.c.state.in_(_LIVE)
+            among(db, _ATTEMPT.c.id, left), _ATTEMPT.c.lease_until < db_now(), _ATTEMPT.c.state.in_(_LIVE)
         )
         # One of each task at a time, as in `finished`.
         found = {row["task_id"]: row for row in db.execute(query).mappings()}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -36,14 +37,17 @@ def _now_sqlite(element: Any, compiler: Any, **kw: Any) -> str:
 
 
 def among(
-    db: sa.Connection, column: sa.ColumnElement[Any], values: Collection[int]
+    db: sa.Connection, column: sa.ColumnElement[Any], values: Collection[int] | Collection[str]
 ) -> sa.ColumnElement[bool]:
-    """`column IN values` for any number of values: a list of parameters ends at 32,766 or 65,535."""
-    array = sa.literal(sorted(values), sa.JSON())
+    """`column IN values` for any number of values, in one parameter.
+
+    A list of parameters ends at 32,766 or 65,535, and is a statement of its own for each length, which has
+    to be compiled and planned anew.
+    """
     if db.dialect.name == "sqlite":
+        array = sa.literal(sorted(values), sa.JSON())
         return column.in_(sa.select(sa.func.json_each(array).table_valued("value").c.value))
-    element = sa.func.json_array_elements_text(array).column_valued("element")
-    return column.in_(sa.select(sa.cast(element, sa.BigInteger)))
+    return column == sa.any_(sa.literal(sorted(values), ARRAY(column.type)))
 
 
 def open_engine(url: str, *, pool_size: int = 10) -> sa.Engine:

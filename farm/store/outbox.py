@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from farm.model.ids import AttemptId
 from farm.store import rows
-from farm.store.engine import db_now
+from farm.store.engine import among, db_now
 from farm.store.tables import OutboxRow
 
 _T = OutboxRow.__table__  # type: ignore[attr-defined]
@@ -51,4 +51,4 @@ def read(db: sa.Connection, *, limit: int = 1_000) -> list[Owed]:
 def sent(db: sa.Connection, ids: Collection[int]) -> None:
     """The broker has confirmed these."""
     if ids:
-        db.execute(sa.delete(_T).where(_T.c.id.in_(list(ids))))
+        db.execute(sa.delete(_T).where(among(db, _T.c.id, ids)))

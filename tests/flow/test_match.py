@@ -19,6 +19,7 @@ from farm.flow.match import (
     fifo,
     fitness,
     fits,
+    merged,
     plan,
     refusals,
     unknowns,
@@ -477,3 +478,13 @@ def test_why_speaks_of_every_node(farm: tuple[list[Group], list[NodeView]]) -> N
             for node_id in cause.node_ids:
                 spoken[node_id] += 1
         assert set(spoken) == ({n.id for n in nodes} if want.ready else set())
+
+
+def test_a_merged_plan_has_one_assignment_for_each_step_on_a_device() -> None:
+    def to(step: int, node: str, count: int) -> Assignment:
+        return Assignment(
+            step_id=StepId(step), job_id=JobId(1), node_id=NodeId(node), device_id="gpu0", count=count
+        )
+
+    given_plan = [to(1, "a", 2), to(2, "a", 1), to(1, "b", 1), to(1, "a", 3)]
+    assert merged(given_plan) == [to(1, "a", 5), to(2, "a", 1), to(1, "b", 1)]
