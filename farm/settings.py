@@ -25,7 +25,7 @@ from farm.model.stalls import StallPolicy
 
 CONFIG_PLACES = (Path("farm.toml"), Path("~/.config/ridgeline/farm.toml"), Path("/etc/ridgeline/farm.toml"))
 _TABLES = frozenset(
-    {"attributes", "amounts", "weights", "off_peak", "shares", "project_shares"}
+    {"attributes", "amounts", "path_mapping", "weights", "off_peak", "shares", "project_shares"}
     | {"limits", "max_running_of", "reservations", "power_caps_w"}
 )
 _NOT_SETTINGS = frozenset({"FARM_CONFIG", "FARM_ATTEMPT_ID"})
@@ -64,6 +64,8 @@ class Settings(BaseSettings):
     """Further `Host` headers to answer, such as the server's DNS name."""
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
     max_tasks_per_job: int = Field(default=1_000_000, ge=1)
+    queue_environments: Annotated[tuple[Path, ...], NoDecode] = ()
+    """Open Job Description environment templates, entered around the sessions of every job."""
 
     # the API, client side
     api_url: str = ""
@@ -140,8 +142,12 @@ class Settings(BaseSettings):
     attributes: dict[str, tuple[str, ...]] = {}
     """OpenJD attributes of this node beyond the standard ones."""
     amounts: dict[str, float] = {}
+    path_mapping: dict[str, str] = {}
+    """Paths as submitted, and as this node sees them: {"Z:\\\\projects": "/mnt/projects"}."""
 
-    @field_validator("state_dir", "allowed_roots", "api_tls_certificate", "api_tls_key", mode="after")
+    @field_validator(
+        "state_dir", "allowed_roots", "queue_environments", "api_tls_certificate", "api_tls_key", mode="after"
+    )
     @classmethod
     def _expand_home(cls, value: Path | tuple[Path, ...] | None) -> Path | tuple[Path, ...] | None:
         if isinstance(value, tuple):
@@ -203,7 +209,7 @@ class Settings(BaseSettings):
 def _split_lists(values: Mapping[str, Any]) -> dict[str, Any]:
     """Tuples may be given as comma separated text (always so in the environment)."""
     split = dict(values)
-    for key in ("pools", "allowed_roots", "renderer_environment", "api_allowed_hosts"):
+    for key in ("pools", "allowed_roots", "queue_environments", "renderer_environment", "api_allowed_hosts"):
         if isinstance(split.get(key), str):
             split[key] = tuple(part.strip() for part in split[key].split(",") if part.strip())
     return split

@@ -34,6 +34,7 @@ from farm.broker.publisher import Publisher
 from farm.errors import FarmError, UserError
 from farm.model.ids import AttemptId, NodeId
 from farm.model.machines import Capabilities, Device
+from farm.model.paths import PathRule, map_parameters, map_path, path_rules
 from farm.model.stalls import Evidence
 from farm.model.states import Outcome
 from farm.settings import Settings, inherited_environment
@@ -204,6 +205,7 @@ class _Supervisor:
         self.idle = threading.Event()
         """Draining and nothing left to do, or dead."""
         self._settings = settings
+        self._path_rules = path_rules(settings.path_mapping)
         self._node_id = NodeId(settings.node_name)
         self._session = str(uuid.uuid4())
         self._boot_id = boot_id()
@@ -264,7 +266,7 @@ class _Supervisor:
     # --- from other threads ---
 
     def _launch_came(self, launch: Launch) -> None:
-        self.post(lifecycle.LaunchReceived(launch=launch))
+        self.post(lifecycle.LaunchReceived(launch=_as_seen_here(launch, self._path_rules)))
 
     def _control_came(self, control: Any) -> None:
         match control:
@@ -277,7 +279,7 @@ class _Supervisor:
             case SayHello():
                 self.post(lifecycle.HelloAsked())
             case TidyJob():
-                self._errands.add(partial(_tidy, control))
+                self._errands.add(partial(_tidy, control, self._path_rules))
 
     def _devices_changed(self, gpus: tuple[Device, ...]) -> None:
         if self._parts is None:
@@ -727,9 +729,22 @@ class _Errands:
                 _LOG.warning("tidying up failed: %s", clean(str(error), one_line=True))
 
 
-def _tidy(message: TidyJob) -> None:
+def _as_seen_here(launch: Launch, rules: tuple[PathRule, ...]) -> Launch:
+    """The message with paths as this node has them."""
+    if not rules:
+        return launch
+    return replace(
+        launch,
+        script=replace(launch.script, parameters=map_parameters(launch.script.parameters, rules)),
+        orders=tuple(
+            replace(order, parameters=map_parameters(order.parameters, rules)) for order in launch.orders
+        ),
+    )
+
+
+def _tidy(message: TidyJob, rules: tuple[PathRule, ...]) -> None:
     for directory in message.directories:
-        staging.tidy_job(Path(directory), message.job_uid)
+        staging.tidy_job(Path(map_path(directory, rules)), message.job_uid)
 
 
 def _remove_stage(stage: Stage, attempt_id: AttemptId) -> None:

@@ -137,6 +137,7 @@ def build(programs: Programs, at_end: ExitStack) -> typer.Typer:
     )
     connect = _connecter(at_end)
     _add_submit(app, connect)
+    _add_openjd(app)
     _add_looks(app, connect)
     _add_changes(app, connect)
     _add_nodes(app, connect)
@@ -227,6 +228,15 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             list[str] | None,
             typer.Option(
                 "-p", metavar="NAME=VALUE", help="A template's parameter, or file://values.yaml. Repeatable."
+            ),
+        ] = None,
+        environment: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--environment",
+                "--env",
+                metavar="PATH",
+                help="An environment template around a template's sessions. Repeatable.",
             ),
         ] = None,
         name: Annotated[str | None, typer.Option(metavar="TEXT", help="The job's name.")] = None,
@@ -352,6 +362,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             paths=tuple(paths or ()),
             rest=ctx.meta.get(_REST),
             parameters=tuple(parameters or ()),
+            environments=tuple(environment or ()),
             frames=frames,
             output=output,
             name=name,
@@ -391,6 +402,64 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
                 key=idempotency_key,
             )
         )
+
+
+# --- Open Job Description, on this machine ------------------------------------------------------------
+
+_PASSED_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def _add_openjd(app: typer.Typer) -> None:
+    """The arguments are those of the program `openjd`, and pass on to it."""
+
+    @app.command(
+        context_settings=_PASSED_ON,
+        options_metavar="PATH [ARGUMENTS OF openjd check]",
+        epilog=examples(
+            "farm check template.yaml", "farm check bundle/", "farm check env.yaml --output json"
+        ),
+    )
+    def check(ctx: typer.Context) -> None:
+        """Check a job or environment template, without a farm.
+
+        Takes --output human-readable, json or yaml, and --extensions. Exits 1 for a wrong template.
+        """
+        from farm.cli import openjd_commands
+
+        _finish(openjd_commands.check(ctx.args))
+
+    @app.command(
+        context_settings=_PASSED_ON,
+        options_metavar="PATH [ARGUMENTS OF openjd summary]",
+        epilog=examples("farm summary template.yaml -p Frames=1-100", "farm summary bundle/ --step Render"),
+    )
+    def summary(ctx: typer.Context) -> None:
+        """Say what a template makes: parameters, steps, tasks.
+
+        Takes -p NAME=VALUE or file://values.yaml, --step, --output and --extensions.
+        """
+        from farm.cli import openjd_commands
+
+        _finish(openjd_commands.summary(ctx.args))
+
+    @app.command(
+        context_settings=_PASSED_ON,
+        options_metavar="PATH [ARGUMENTS OF openjd run]",
+        epilog=examples(
+            "farm run template.yaml -p Frames=1-3",
+            "farm run bundle/ --step Render -tp Frame=7 --run-dependencies",
+            "farm run template.yaml --env conda.yaml --verbose",
+        ),
+    )
+    def run(ctx: typer.Context) -> None:
+        """Run a template here and now, without a farm.
+
+        Takes -p, --step, -tp, --tasks, --maximum-tasks, --run-dependencies, --environment (--env),
+        --path-mapping-rules, --preserve, --verbose, --timestamp-format, --output and --extensions.
+        """
+        from farm.cli import openjd_commands
+
+        _finish(openjd_commands.run(ctx.args))
 
 
 # --- look ---------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Open Job Description templates and bundles as submissions.
 
 A bundle is a directory: `template.yaml` (or .json), `parameter_values.yaml`, and `asset_references.yaml`,
-which only other systems need. Relative paths become absolute here, because only this machine knows what they
-start from: a template's own default starts at the template, a value in the bundle at the bundle, a value
-typed here at the working directory.
+which is only checked: nodes read the files where they are. Relative paths become absolute here, because only
+this machine knows what they start from: a template's own default starts at the template, a value in the
+bundle at the bundle, a value typed here at the working directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from typing import Any, Final
 
 from farm.cli.show import shown
 from farm.errors import UserError
-from farm.flow.submit import MAX_TEMPLATE_BYTES, load_template_text, read_bundle_settings
+from farm.flow.environments import with_environments
+from farm.flow.submit import (
+    MAX_TEMPLATE_BYTES,
+    check_environment_template,
+    is_environment_template,
+    load_template_text,
+    read_bundle_settings,
+)
 from farm.model.frames import canonical
 from farm.model.plugin import SubmitOptions
 from farm.model.work import JobSettings, OutputSpec, Submission
@@ -44,18 +51,20 @@ class Bundle:
     notes: tuple[str, ...] = ()
 
 
-def read_bundle(path: Path, *, given: Collection[str] = ()) -> Bundle:
+def read_bundle(path: Path, *, given: Collection[str] = (), environments: Iterable[Path] = ()) -> Bundle:
     """`path`, absolute, is a template or a bundle's directory. Raises UserError.
 
+    environments: paths of environment templates to be entered before the template's own.
     given: names of parameters that have a value of the artist's; their defaults do not matter.
     """
     if not path.is_dir():
-        bundle = Bundle(template=load_template_text(_text(path), what=str(path)), what=str(path))
+        template = _with_environments(read_template(path), environments)
+        bundle = Bundle(template=template, what=str(path))
         return replace(bundle, parameters=_default_paths(bundle.template, path.parent, given))
     found = _one_of(path, "template")
     if found is None:
         raise UserError(f"{path} is a directory without a template.yaml: it is no bundle")
-    template = load_template_text(_text(found), what=str(found))
+    template = _with_environments(read_template(found), environments)
     own: dict[str, str] = {}
     settings: dict[str, Any] = {}
     values = _one_of(path, "parameter_values")
@@ -64,8 +73,10 @@ def read_bundle(path: Path, *, given: Collection[str] = ()) -> Bundle:
         own, settings = read_bundle_settings(listed)
     parameters = _default_paths(template, path, {*given, *own}) | absolute_paths(template, own, path)
     notes = []
-    if assets := _one_of(path, "asset_references"):
-        notes.append(f"{assets.name} is not used: the nodes read the files where they are")
+    missing = [name for name in read_assets(path) if not os.path.exists(name)]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        notes.append(f"asset_references names {shown(missing[0], 200)}{more}, which does not exist here")
     outputs = settings.pop("outputs", ())
     return Bundle(
         template=template,
@@ -75,6 +86,41 @@ def read_bundle(path: Path, *, given: Collection[str] = ()) -> Bundle:
         outputs=outputs,
         notes=tuple(notes),
     )
+
+
+def _with_environments(template: dict[str, Any], paths: Iterable[Path]) -> dict[str, Any]:
+    found = [(path, read_template(path)) for path in paths]
+    for path, environment in found:
+        if not is_environment_template(environment):
+            raise UserError(f"{path} is no environment template: its specificationVersion says otherwise")
+        check_environment_template(environment)
+    return with_environments(template, [environment for _, environment in found]) if found else template
+
+
+def read_template(path: Path) -> dict[str, Any]:
+    """Of a file, JSON or YAML. Raises UserError."""
+    return load_template_text(_text(path), what=str(path))
+
+
+def read_assets(folder: Path) -> tuple[str, ...]:
+    """The input files and directories that a bundle's asset_references.yaml names, absolute.
+
+    Raises UserError when there is one that is not as the convention says.
+    """
+    found = _one_of(folder, "asset_references")
+    if found is None:
+        return ()
+    references = load_template_text(_text(found), what=str(found)).get("assetReferences") or {}
+    inputs = references.get("inputs") if isinstance(references, dict) else None
+    if inputs is None:
+        return ()
+    names: list[str] = []
+    for key in ("filenames", "directories"):
+        listed = inputs.get(key) or [] if isinstance(inputs, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+            raise UserError(f"{found}: assetReferences.inputs must hold lists: filenames, directories")
+        names += listed
+    return tuple(os.path.normpath(folder / name) for name in names)
 
 
 def bundle_submission(

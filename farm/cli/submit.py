@@ -39,6 +39,7 @@ class Wish:
     rest: tuple[str, ...] | None = None
     """What stood after `--`."""
     parameters: tuple[str, ...] = ()
+    environments: tuple[str, ...] = ()
     frames: str | None = None
     output: str | None = None
     name: str | None = None
@@ -96,7 +97,8 @@ def make(wish: Wish, *, cwd: Path, login: str) -> Made:
     path = Path(os.path.normpath(cwd / Path(typed).expanduser()))
     _check_path(path, typed)
     if path.is_dir() or path.suffix.lower() in SUFFIXES:
-        bundle = read_bundle(path, given=read_parameters(wish.parameters, cwd))
+        environments = [cwd / Path(text).expanduser() for text in wish.environments]
+        bundle = read_bundle(path, given=read_parameters(wish.parameters, cwd), environments=environments)
         submission = _bundle(
             bundle, wish, chosen | _user(bundle.settings | chosen, login), path=path, cwd=cwd
         )
@@ -232,8 +234,9 @@ def _check_path(path: Path, typed: str) -> None:
 
 
 def _refuse_parameters(wish: Wish) -> None:
-    if wish.parameters:
-        raise UserError("-p belongs to a template or bundle (.yaml, .json or a directory)")
+    if wish.parameters or wish.environments:
+        option = "-p" if wish.parameters else "--environment"
+        raise UserError(f"{option} belongs to a template or bundle (.yaml, .json or a directory)")
 
 
 def _broken(broken: dict[str, str]) -> tuple[str, ...]:

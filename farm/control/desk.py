@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from farm import __version__
 from farm.control import sharing
+from farm.control.environments import load_environments
 from farm.control.spaces import Spaces
 from farm.control.views import (
     Append,
@@ -57,6 +58,7 @@ from farm.control.views import (
 from farm.errors import Forbidden, NotFound, Rejected, UserError
 from farm.flow import match
 from farm.flow.choose import check_step, tasks_of_frames
+from farm.flow.environments import with_environments
 from farm.flow.extend import extended
 from farm.flow.grep import matching_lines
 from farm.flow.keep import Kept
@@ -146,9 +148,11 @@ class Desk:
     def __init__(
         self, engine: sa.Engine, settings: Settings, spaces: Spaces, *, nudge: Callable[[], None]
     ) -> None:
+        """Raises UserError for a queue environment that cannot be read."""
         self._engine = engine
         self._settings = settings
         self._spaces = spaces
+        self._environments = load_environments(settings.queue_environments)
         self._nudge = nudge
         self._lock = threading.Lock()
         self._owners: OrderedDict[str, tuple[TokenOwner, float]] = OrderedDict()
@@ -232,15 +236,15 @@ class Desk:
         Raises UserError, Rejected (the key was used for another request), NotFound (depends_on), Unavailable.
         """
         submission = _with_user(submission, by)
+        digest = _digest(submission)  # of what was asked for, before the farm adds its own
+        submission = self._surrounded(submission)
         plan = self._plan(submission)
         self._check_limits(plan)
         if key is not None:
             _check_word("the idempotency key", key)
             key = f"{by.user}:{key}"  # one's keys are one's own: nobody can meet, or probe for, another's
         with writing(self._engine) as db:
-            job_id, is_new = jobs.submit(
-                db, submission, plan, actor=by.user, key=key, digest=_digest(submission)
-            )
+            job_id, is_new = jobs.submit(db, submission, plan, actor=by.user, key=key, digest=digest)
             job = jobs.read_job(db, job_id)
             if is_new:
                 after = {"name": job.name, "user": job.settings.user, "tasks": job.counts.total}
@@ -251,7 +255,7 @@ class Desk:
 
     def preview(self, submission: Submission, by: Caller) -> PlanView:
         """What `submit` would make of it. Raises as it does."""
-        submission = _with_user(submission, by)
+        submission = self._surrounded(_with_user(submission, by))
         plan = self._plan(submission)
         self._check_limits(plan)
         with reading(self._engine) as db:
@@ -274,6 +278,12 @@ class Desk:
             output_directories=plan.output_directories,
             warnings=plan.warnings,
         )
+
+    def _surrounded(self, submission: Submission) -> Submission:
+        """With the farm's own environments around it."""
+        if not self._environments:
+            return submission
+        return replace(submission, template=with_environments(submission.template, self._environments))
 
     def _plan(self, submission: Submission) -> JobPlan:
         plan = plan_job(submission, uid=str(uuid.uuid4()))

@@ -445,6 +445,35 @@ def _create(template: dict[str, Any], given: Mapping[str, str]) -> tuple[Any, di
     return job, parameters
 
 
+def is_environment_template(template: Mapping[str, Any]) -> bool:
+    return str(template.get("specificationVersion", "")).lower().startswith("environment")
+
+
+def check_job_template(template: dict[str, Any]) -> None:
+    """Raise UserError for a template that no parameters could make a job of."""
+    from openjd.model import decode_job_template
+
+    _check_object(template, "the template")
+    _check_steps(template)
+    try:
+        decode_job_template(template=template, supported_extensions=EXTENSIONS)
+    except _LIBRARY_ERRORS as error:
+        raise UserError("the template is no valid Open Job Description:" + _lines(error)) from error
+
+
+def check_environment_template(template: dict[str, Any]) -> None:
+    """Raise UserError for an environment template that is wrong."""
+    from openjd.model import decode_environment_template
+
+    _check_object(template, "the environment template")
+    try:
+        decode_environment_template(template=template, supported_extensions=EXTENSIONS)
+    except _LIBRARY_ERRORS as error:
+        raise UserError(
+            "the environment template is no valid Open Job Description:" + _lines(error)
+        ) from error
+
+
 def _lines(error: Exception) -> str:
     """The library's text, one line for each thing that is wrong."""
     if isinstance(error, OverflowError):

@@ -206,10 +206,10 @@ def test_files_that_exist_end_a_new_job_that_a_key_made(cli: Cli, farm: FakeFarm
 
 def test_a_bundle_is_read_with_its_settings(cli: Cli, farm: FakeFarm, bundle: Path) -> None:
     takes(farm)
-    (bundle / "asset_references.yaml").write_text("assetReferences: {}")
+    (bundle / "asset_references.yaml").write_text("assetReferences: {inputs: {filenames: [wood.png]}}")
     result = cli("submit", "bundle", "-p", "Title=Hero")
     assert result.status == 0, result.err
-    assert "asset_references.yaml is not used" in result.err
+    assert f"asset_references names {bundle}/wood.png, which does not exist here" in result.err
     body = sent(farm)
     assert body["name"] == "Hero render"
     assert body["settings"]["priority"] == 70

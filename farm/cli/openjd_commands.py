@@ -1,0 +1,94 @@
+"""`farm check`, `farm run` and `farm summary`: Open Job Description on this machine, without a farm.
+
+They take the arguments of `openjd` and hand over to it, once the farm has looked at what they name:
+a template that the farm refuses is refused here too, with its words. A bundle's directory stands for its
+template with the parameter values in it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from farm.cli.bundle import SUFFIXES, read_assets, read_bundle, read_template
+from farm.errors import UserError
+from farm.flow.submit import check_environment_template, check_job_template, is_environment_template
+from farm.text import clean
+
+_BAD: Final = 1
+"""The status of `openjd` for a template that is wrong."""
+
+
+def check(arguments: Sequence[str]) -> int:
+    """The exit status: 0, 1 for a wrong template, 2 for wrong arguments."""
+    return _hand_over("check", arguments)
+
+
+def summary(arguments: Sequence[str]) -> int:
+    return _hand_over("summary", arguments)
+
+
+def run(arguments: Sequence[str]) -> int:
+    return _hand_over("run", arguments)
+
+
+def _hand_over(command: str, arguments: Sequence[str]) -> int:
+    words = list(arguments)
+    at = _template_at(words)
+    with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
+        if at is not None:
+            path = Path(words[at]).expanduser()
+            try:
+                words = _understood(command, words, at, path, Path(folder))
+            except UserError as error:
+                print(f"ERROR: {clean(str(error))}", file=sys.stderr)
+                return _BAD
+        from openjd import cli
+
+        try:
+            cli.main([command, *words])
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _template_at(words: Sequence[str]) -> int | None:
+    """Where the template stands: the first word that is no option and no option's value."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if not word.startswith("-"):
+            return at
+        at += 1 if "=" in word or word in _FLAGS else 2
+    return None
+
+
+_FLAGS: Final = frozenset(
+    {"--run-dependencies", "--no-run-dependencies", "--preserve", "--verbose", "-h", "--help"}
+)
+
+
+def _understood(command: str, words: list[str], at: int, path: Path, folder: Path) -> list[str]:
+    """The words for `openjd`, once the farm has looked at what they name. Raises UserError."""
+    if path.is_dir():
+        bundle = read_bundle(path.resolve())
+        check_job_template(bundle.template)
+        missing = [name for name in read_assets(path) if not Path(name).exists()]
+        if missing:
+            print(f"note: asset_references names {missing[0]}, which is not here", file=sys.stderr)
+        values = folder / "values.json"
+        values.write_text(json.dumps(bundle.parameters), encoding="utf-8")
+        given = ["-p", f"file://{values}"] if command != "check" and bundle.parameters else []
+        # The values of the bundle come first: those typed after them win.
+        return [*words[:at], bundle.what, *given, *words[at + 1 :]]
+    if path.suffix.lower() in SUFFIXES and path.is_file():
+        template = read_template(path)
+        if is_environment_template(template):
+            check_environment_template(template)
+        else:
+            check_job_template(template)
+    return words

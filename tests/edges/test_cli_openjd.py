@@ -1,0 +1,147 @@
+"""`farm check`, `farm run`, `farm summary`: the arguments of `openjd`, bundles, public samples."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from farm.cli.bundle import read_template
+from farm.flow.submit import check_environment_template, check_job_template, is_environment_template
+from tests.edges.cli_farm import Cli
+
+SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "openjd-samples"
+CASES = sorted((SAMPLES / "conformance").glob("*.yaml"))
+FARM = (sys.executable, "-m", "farm.main")
+TEMPLATE: dict[str, Any] = {
+    "specificationVersion": "jobtemplate-2023-09",
+    "name": "hello",
+    "parameterDefinitions": [{"name": "Word", "type": "STRING", "default": "none"}],
+    "steps": [
+        {
+            "name": "Say",
+            "parameterSpace": {
+                "taskParameterDefinitions": [{"name": "Frame", "type": "INT", "range": "1-3"}]
+            },
+            "script": {
+                "actions": {"onRun": {"command": "echo", "args": ["{{Param.Word}}-{{Task.Param.Frame}}"]}}
+            },
+        }
+    ],
+}
+needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the public samples are not here")
+
+
+def farm(*words: str, status: int | None = 0) -> str:
+    """A process of its own: the libraries run programs, and log to where standard output was at first."""
+    done = subprocess.run([*FARM, *words], capture_output=True, text=True, timeout=120, check=False)
+    assert status is None or done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "template.yaml").write_text(yaml.safe_dump(TEMPLATE))
+    values = [{"name": "Word", "value": "kept"}, {"name": "farm:priority", "value": 70}]
+    (folder / "parameter_values.yaml").write_text(yaml.safe_dump({"parameterValues": values}))
+    inputs = {"assetReferences": {"inputs": {"filenames": ["missing.exr"], "directories": []}}}
+    (folder / "asset_references.yaml").write_text(yaml.safe_dump(inputs))
+    return folder
+
+
+def test_a_bundle_is_checked_with_what_it_refers_to(lonely_cli: Cli, bundle: Path) -> None:
+    result = lonely_cli("check", str(bundle))
+    assert (result.status, "missing.exr, which is not here" in result.err) == (0, True)
+
+
+def test_a_bundle_runs_with_its_own_values_and_typed_ones_win(bundle: Path) -> None:
+    told = farm("run", str(bundle), "--step", "Say", "--maximum-tasks", "1")
+    assert "kept-1" in told
+    assert "kept-2" not in told
+    assert "typed-3" in farm("run", str(bundle), "--step", "Say", "-tp", "Frame=3", "-p", "Word=typed")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"steps": []}, "steps"),
+        ({"extra": 1}, "extra"),
+        (
+            {"steps": [dict(TEMPLATE["steps"][0], dependencies=[{"dependsOn": "Say"}])]},
+            "in a circle: Say -> Say",
+        ),
+        ({"specificationVersion": "environment-2023-09"}, "no valid Open Job Description"),
+    ],
+)
+def test_a_wrong_template_is_status_1(
+    lonely_cli: Cli, tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(TEMPLATE | change))
+    for command in ("check", "run", "summary"):
+        assert told in lonely_cli.bad(command, str(path), status=1)
+
+
+def test_arguments_come_in_any_order(lonely_cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(TEMPLATE | {"extra": 1}))
+    for words in (
+        ("--output", "json", str(path)),
+        (str(path), "--output", "json"),
+        ("--output=json", str(path)),
+    ):
+        assert "extra" in lonely_cli.bad("check", *words, status=1)
+    assert lonely_cli("check").status == 2
+    assert lonely_cli("check", str(tmp_path / "none.yaml")).status != 0
+
+
+def test_what_a_template_makes_is_summed_up(lonely_cli: Cli, bundle: Path) -> None:
+    told = json.loads(lonely_cli.good("summary", str(bundle), "--output", "json"))
+    assert told["total_tasks"] == 3
+
+
+@needs_samples
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
+def test_a_case_of_the_upstream_conformance_suite(case: Path, tmp_path: Path) -> None:
+    is_invalid = ".invalid." in case.name
+    if ".test." not in case.name:
+        farm("check", str(case), status=1 if is_invalid else 0)
+        return
+    told = yaml.safe_load(case.read_text())
+    template = tmp_path / "template.yaml"
+    template.write_text(yaml.safe_dump(told["template"]))
+    words = [
+        word for name, value in (told.get("parameters") or {}).items() for word in ("-p", f"{name}={value}")
+    ]
+    for number, environment in enumerate(told.get("environments") or ()):
+        path = tmp_path / f"environment{number}.yaml"
+        path.write_text(yaml.safe_dump(environment))
+        words += ["--env", str(path)]
+    if told.get("pathMapping"):
+        rules = {"version": "pathmapping-1.0", "path_mapping_rules": told["pathMapping"]}
+        words += ["--path-mapping-rules", json.dumps(rules)]
+    out = farm("run", str(template), *words, status=None)
+    expected = told.get("expected") or {}
+    wanted = [*expected.get("output", ()), *expected.get("output_posix", ())]
+    assert [line for line in wanted if line not in out] == [], out
+    assert [line for line in expected.get("forbidden", ()) if line in out] == []
+
+
+@needs_samples
+def test_every_public_template_is_good() -> None:
+    def is_template(path: Path) -> bool:
+        return path.parent.name != "conformance" and "specificationVersion" in path.read_text()
+
+    templates = [path for path in sorted(SAMPLES.rglob("*.yaml")) if is_template(path)]
+    assert len(templates) > 30
+    for path in templates:
+        template = read_template(path)
+        (check_environment_template if is_environment_template(template) else check_job_template)(template)
