@@ -11,7 +11,7 @@ from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fiel
 from farm.control.views import JobView
 from farm.errors import UserError
 from farm.flow.filters import Table, ordered, parse
-from farm.live.snapshot import Snapshot, TaskLine
+from farm.live.snapshot import Snapshot, StalledLine, TaskLine
 from farm.live.view import Pane, Target, View, place
 from farm.model.events import Event
 from farm.model.machines import Node
@@ -29,6 +29,7 @@ class Lists:
     nodes: tuple[Node, ...] = ()
     events: tuple[Event, ...] = ()
     tasks: tuple[TaskLine, ...] = ()
+    stalled: tuple[StalledLine, ...] = ()
     log: tuple[str, ...] = ()
     wrong: Mapping[Pane, str] = field(default_factory=dict)
     """Why a pane's filter was not applied."""
@@ -65,6 +66,7 @@ def lists(snapshot: Snapshot, view: View) -> Lists:
         nodes=nodes,
         events=events,
         tasks=tasks,
+        stalled=snapshot.stalled,
         log=log,
         wrong=wrong,
         ids={
@@ -72,6 +74,7 @@ def lists(snapshot: Snapshot, view: View) -> Lists:
             Pane.NODES: [node.id for node in nodes],
             Pane.EVENTS: [str(event.id) for event in events],
             Pane.TASKS: [str(line.task.id) for line in tasks],
+            Pane.STALLED: [line.attempt.id for line in snapshot.stalled],
             Pane.LOG: log,
         },
     )
@@ -118,5 +121,14 @@ def target(shown: Lists, view: View) -> Target:
         task = shown.tasks[at].task
         name = f"job {task.job_id} {task.step} {task.label}".rstrip()
         return Target(id=str(task.id), name=name, job_id=task.job_id, task_id=task.id)
+    if view.focus is Pane.STALLED:
+        line = shown.stalled[at]
+        attempt = line.attempt
+        return Target(
+            id=attempt.id,
+            name=f"job {attempt.job_id} {line.job_name} {line.label}".rstrip(),
+            job_id=attempt.job_id,
+            task_id=attempt.task_id,
+        )
     event = shown.events[at]
     return Target(id=str(event.id), job_id=event.job_id)

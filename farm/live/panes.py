@@ -11,9 +11,11 @@ from typing import Final
 from farm.control.views import JobView
 from farm.flow.match import fitness
 from farm.live.cells import Column, Line, Piece, cell, row
-from farm.live.snapshot import TaskLine
+from farm.live.snapshot import StalledLine, TaskLine
+from farm.model.attempts import Attempt
 from farm.model.events import Event, EventKind
 from farm.model.machines import Device, DeviceKind, DeviceLoad, Node
+from farm.model.stalls import NO_STALLS
 from farm.model.states import ENDED_JOBS, LIVE_TASKS, JobState, NodeState, TaskState
 from farm.model.work import Counts, Profile, Step, Tag
 from farm.text import duration, plural
@@ -110,9 +112,22 @@ TASK_COLUMNS: Final = (
     Column(title="RUN", width=7, most=8, rank=3, is_right=True),
     Column(title="USUAL", width=7, most=8, rank=7, is_right=True),
     Column(title="×", width=4, most=5, rank=8, is_right=True),
+    Column(title="QUIET", width=6, most=8, rank=10, is_right=True),
     Column(title="VRAM GB", width=7, most=9, rank=9, is_right=True),
-    Column(title="STEP", width=8, most=16, rank=10),
+    Column(title="STEP", width=8, most=16, rank=11),
     Column(title="WHAT IT SAYS", width=12, most=400, rank=4),
+)
+
+STALLED_COLUMNS: Final = (
+    Column(title="JOB", width=4, most=7, rank=0, is_right=True),
+    Column(title="NAME", width=12, most=40, rank=4),
+    Column(title="FRAME", width=6, most=24, rank=1),
+    Column(title="TAKEN FOR", width=11, most=11, rank=2),
+    Column(title="FOR", width=7, most=8, rank=3, is_right=True),
+    Column(title="NODE/GPU", width=10, most=44, rank=5),
+    Column(title="RUN", width=7, most=8, rank=6, is_right=True),
+    Column(title="QUIET", width=6, most=8, rank=7, is_right=True),
+    Column(title="DONE", width=20, most=60, rank=8),
 )
 
 
@@ -315,8 +330,8 @@ def task_line(line: TaskLine, step: Step | None, now: float, columns: list[tuple
         run_s = max(now - attempt.started_at, 0.0)
     times = run_s / expected_s if run_s is not None and expected_s else None
     where = task.node_id or ""
-    if attempt is not None and attempt.device_id != "cpu":
-        where = f"{attempt.node_id}/{attempt.device_id}"
+    if attempt is not None and where:
+        where = _where(attempt.node_id, attempt.device_id)
     usage = attempt.usage if attempt is not None else None
     told = task.reason or (attempt.message if attempt is not None and is_live else "")
     told = told or "; ".join(task.warnings)
@@ -332,6 +347,7 @@ def task_line(line: TaskLine, step: Step | None, now: float, columns: list[tuple
             "RUN": (duration(run_s), ""),
             "USUAL": (duration(expected_s), "dim"),
             "×": ("" if times is None else f"{times:.1f}", "warn" if (times or 0) > _SLOW else ""),
+            "QUIET": (_quiet(attempt) if is_live else "", ""),
             "VRAM GB": (_vram_of(usage.vram_peak_mib if usage else None, step), ""),
             "WHAT IT SAYS": (told, "warn" if task.reason else "dim"),
         },
@@ -345,6 +361,43 @@ def _vram_of(peak_mib: int | None, step: Step | None) -> str:
         return ""
     seen = "-" if peak_mib is None else f"{peak_mib / 1024:.1f}"
     return f"{seen}/{asked / 1024:.0f}" if asked else seen
+
+
+# --- stalled ------------------------------------------------------------------------------------------
+
+
+def stalled_line(line: StalledLine, now: float, columns: list[tuple[Column, int]], width: int) -> list[Line]:
+    """What it is taken for, and below the evidence and what was done."""
+    attempt, stall = line.attempt, line.stall
+    style = "bad" if stall.kind not in NO_STALLS else "dim"
+    first = row(
+        columns,
+        {
+            "JOB": (str(attempt.job_id), ""),
+            "NAME": (line.job_name, ""),
+            "FRAME": (line.label or "-", ""),
+            "TAKEN FOR": (stall.kind, style),
+            "FOR": (duration(None if stall.since is None else max(now - stall.since, 0.0)), ""),
+            "NODE/GPU": (_where(attempt.node_id, attempt.device_id), ""),
+            "RUN": (duration(None if attempt.started_at is None else max(now - attempt.started_at, 0.0)), ""),
+            "QUIET": (_quiet(attempt), ""),
+            "DONE": (stall.action or "watched", "warn" if stall.action else "dim"),
+        },
+    )
+    told = [stall.text]
+    if stall.action and columns[-1][0].title != "DONE":
+        told.append(stall.action)
+    return [first, *([("     └ ", "dim"), (cell(text, width - 7), "warn")] for text in told)]
+
+
+def _quiet(attempt: Attempt | None) -> str:
+    """For how long it has said nothing."""
+    evidence = attempt.evidence if attempt is not None else None
+    return "" if evidence is None else duration(evidence.silent_s)
+
+
+def _where(node_id: str, device_id: str) -> str:
+    return node_id if device_id == "cpu" else f"{node_id}/{device_id}"
 
 
 # --- events -------------------------------------------------------------------------------------------

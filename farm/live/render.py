@@ -17,6 +17,7 @@ from farm.live.lists import Lists, lists
 from farm.live.panes import (
     NODE_COLUMNS,
     ONE_LINE_FROM,
+    STALLED_COLUMNS,
     TASK_COLUMNS,
     clock,
     event_line,
@@ -24,6 +25,7 @@ from farm.live.panes import (
     job_line,
     node_line,
     note,
+    stalled_line,
     task_line,
 )
 from farm.live.snapshot import Snapshot
@@ -129,6 +131,7 @@ def facts(snapshot: Snapshot) -> list[str]:
     rate = "n/a" if snapshot.per_minute is None else f"{snapshot.per_minute:.3g}"
     return [
         *(["no scheduler leads"] if farm.leader is None else []),
+        *([f"STALLED {len(snapshot.stalled):,}"] if snapshot.stalled else []),
         f"nodes {farm.nodes_online}/{farm.nodes}",
         f"slots {farm.slots_used}/{farm.slots}",
         f"running {counts.live:,}",
@@ -202,6 +205,8 @@ def _keys_of(view: View) -> str:
         return "q quit  j jobs  n larger  / filter  o order  d drain  s stalled  ? help"
     if view.focus in OVERVIEW:
         return "q quit  Enter tasks  / filter  o order  p pause  c cancel  r again  ? help"
+    if view.focus is Pane.STALLED:
+        return "q quit  Esc back  Enter output  t tasks  c cancel  ? help"
     return "q quit  Esc back  ? help"
 
 
@@ -307,6 +312,10 @@ def _drawing(
         return columns, lambda at: [
             task_line(listed.tasks[at], steps.get(listed.tasks[at].task.step_id), now, columns)
         ]
+    if pane is Pane.STALLED:
+        columns = fit_columns(STALLED_COLUMNS, width)
+        now = snapshot.farm.now if snapshot.farm is not None else 0.0
+        return columns, lambda at: stalled_line(listed.stalled[at], now, columns, width)
     return [], lambda at: [event_line(listed.events[at], snapshot.utc_offset_s, width)]
 
 

@@ -17,6 +17,7 @@ from farm.model.attempts import Attempt
 from farm.model.events import Event
 from farm.model.ids import JobId
 from farm.model.machines import Node
+from farm.model.stalls import Stall
 from farm.model.states import JobState, NodeState
 from farm.model.work import Task
 
@@ -54,6 +55,17 @@ class TaskLine:
 
     task: Task
     attempt: Attempt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalledLine:
+    """A live attempt that is taken for stalled, or works in silence."""
+
+    job_name: str
+    label: str
+    """Of its task."""
+    stall: Stall
+    attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +113,8 @@ class Snapshot:
     """Whose tasks `tasks` are."""
     tasks: tuple[TaskLine, ...] = ()
     """Those that run, wait for a person or failed, and the first others."""
+    stalled: tuple[StalledLine, ...] = ()
+    """The longest stalled first."""
     log: Log | None = None
     history: History = History()
     answer: str = ""
@@ -126,7 +140,7 @@ def _read(kind: Any, answer: Any, what: str) -> Any:
 
 
 def fetch(get: Get, wants: Wants = Wants(), log: Log | None = None) -> Snapshot:
-    """Ask for everything once: five requests, and a few for what else is wanted. `log`: as it was before.
+    """Ask for everything once: six requests, and a few for what else is wanted. `log`: as it was before.
 
     Raises what `get` raises; UserError for a strange answer.
     """
@@ -150,6 +164,7 @@ def fetch(get: Get, wants: Wants = Wants(), log: Log | None = None) -> Snapshot:
         utc_offset_s=float(time.localtime(farm.now).tm_gmtoff),
         job_id=wants.job_id,
         tasks=() if wants.job_id is None else _tasks(get, wants.job_id),
+        stalled=_stalled(get),
         log=None if wants.task_id is None else _log(get, wants.task_id, log),
     )
 
@@ -168,6 +183,17 @@ def _tasks(get: Get, job_id: int) -> tuple[TaskLine, ...]:
         of[attempt.task_id] = attempt
     each = {task.id: TaskLine(task=task, attempt=of.get(task.id)) for task in tasks}
     return tuple(each.values())
+
+
+def _stalled(get: Get) -> tuple[StalledLine, ...]:
+    try:
+        answer = get("/stalled", {})
+    except NotFound:
+        return ()  # a farm from before it could tell
+    stalled: tuple[StalledLine, ...] = _read(
+        tuple[StalledLine, ...], _items(answer, "stalled attempts"), "stalled attempts"
+    )
+    return stalled
 
 
 def _log(get: Get, task_id: int, before: Log | None) -> Log:

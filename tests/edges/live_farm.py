@@ -191,6 +191,30 @@ def attempts() -> list[dict[str, Any]]:
     ]
 
 
+def stalled() -> list[dict[str, Any]]:
+    def line(number: int, kind: str, text: str, action: str, **evidence: Any) -> dict[str, Any]:
+        stall = {"kind": kind, "text": text, "since": NOW - 40 * number, "action": action}
+        seen = {"attempt_id": f"attempt-{number}", "age_s": 300.0, "silent_s": 131.0} | evidence
+        attempt = an_attempt(number, stall=stall, evidence=seen, started_at=NOW - 300)
+        label = {
+            "job_name": "sq010_sh020_lighting_v012",
+            "user": "anna",
+            "step": "render",
+            "label": str(number),
+        }
+        return label | {"stall": stall, "attempt": attempt}
+
+    return [
+        line(
+            2,
+            "hung",
+            "no CPU, no I/O for 2:10; last output 2:11 ago: Developing out.exr",
+            "ended, to run on another node",
+        ),
+        line(1, "slow", "runs for 5:00, nine in ten take less than 12 s here; CPU 0.9 cores", ""),
+    ]
+
+
 def log_text() -> str:
     lines = [f"Fra:31 Mem:512M | Sample {number}/512" for number in range(1, 61)]
     return "\n".join(["Read blend: /shots/sq010.blend", *lines]) + "\n"
@@ -206,6 +230,7 @@ class FakeFarm:
         self.tasks = tasks()
         self.attempts = attempts()
         self.log = log_text()
+        self.stalled = stalled()
         self.sent: list[tuple[str, str, dict[str, Any]]] = []
         self.reply: dict[str, Any] = {}
         self.refusal: Exception | None = None
@@ -219,7 +244,9 @@ class FakeFarm:
             return self._farm()
         if path.startswith(("/jobs/", "/tasks/", "/attempts/")):
             return self._deeper(path, params)
-        items = {"/jobs": self.jobs, "/nodes": self.nodes, "/events": self.events}[path]
+        items = {"/jobs": self.jobs, "/nodes": self.nodes, "/events": self.events, "/stalled": self.stalled}[
+            path
+        ]
         if path == "/jobs":
             items = [item for item in items if item["job"]["state"] in params["state"]]
         return {"items": items, "next": None}

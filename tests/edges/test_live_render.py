@@ -24,7 +24,7 @@ from farm.live.render import HELP, render
 from farm.live.snapshot import History, Log, Snapshot, Wants, fetch, remember
 from farm.live.view import Action, Pane, Target, Typing, View
 from farm.model.work import Counts
-from tests.edges.live_farm import HOSTILE, FakeFarm, a_job, a_node, a_task, an_attempt, an_event
+from tests.edges.live_farm import HOSTILE, FakeFarm, a_job, a_node, a_task, an_attempt, an_event, stalled
 
 LATELY = History(
     use=tuple(number / 30 for number in range(30)),
@@ -36,6 +36,7 @@ VIEWS = {
     "tasks": View(focus=Pane.TASKS, job_id=7, cursor={Pane.TASKS: 3}),
     "log": View(focus=Pane.LOG, job_id=7, task_id=7001, task_name="job 7 render 1", cursor={Pane.LOG: 5}),
     "nodes": View(focus=Pane.NODES, is_enlarged=True, filters={Pane.NODES: "state=online"}),
+    "stalled": View(focus=Pane.STALLED),
     "help": View(focus=Pane.HELP),
 }
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -80,6 +81,10 @@ def named(name: str) -> FakeFarm:
     farm.tasks = [a_task(1, step=name, label=name, node_id=name, reason=name)]
     farm.attempts = [an_attempt(1, node_id=name, device_id=name, message=name, reason=name)]
     farm.log = name * 3
+    farm.stalled = stalled()
+    for line in farm.stalled:
+        line["job_name"] = line["label"] = line["stall"]["text"] = line["stall"]["action"] = name
+        line["attempt"] = an_attempt(1, node_id=name, device_id=name)
     return farm
 
 
@@ -262,7 +267,7 @@ def test_an_unknown_figure_is_never_nought() -> None:
 def test_plain_lines_tell_how_things_stand() -> None:
     lines = list(overview(a_snapshot()))
 
-    assert lines[0].startswith("farm: nodes 1/3, slots 4/12")
+    assert lines[0].startswith("farm: STALLED 2, nodes 1/3, slots 4/12")
     assert "job 8 shot_008: active, 250 of 253 tasks done (98%), 3 running, ETA 3:07–4:10" in lines
     assert "node ws-anna: suspect, silent for 14 s" in lines
     assert not [line for line in lines if line.startswith("job 6")], "ended jobs are history"

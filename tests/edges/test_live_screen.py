@@ -213,7 +213,7 @@ def test_without_a_terminal_lines_follow_until_ctrl_c() -> None:
         process.kill()
 
     assert (process.returncode, err) == (0, "")
-    assert lines[0].startswith("farm: nodes 1/3")
+    assert lines[0].startswith("farm: STALLED 2, nodes 1/3")
     assert sum(line.startswith("job 7") for line in lines) == 1, "a job that did not move is told once"
 
 

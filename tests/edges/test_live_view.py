@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import Forbidden, Unavailable, UserError
+from farm.errors import Forbidden, NotFound, Unavailable, UserError
 from farm.live.feed import Feed
 from farm.live.lists import lists, target
 from farm.live.render import render
@@ -238,6 +238,22 @@ def test_a_feed_asks_for_what_is_looked_at_and_does_what_it_is_told() -> None:
         assert feed.latest().answer == "job 7 belongs to anna"
     finally:
         feed.stop()
+
+
+def test_what_is_stalled_leads_to_its_output() -> None:
+    view = after("s")
+    assert view.focus is Pane.STALLED
+    listed = lists(fetched(), view)
+    chosen = target(listed, view)
+    assert (chosen.job_id, chosen.task_id) == (7, 7002)
+    assert pressed(view, "l", listed.ids, chosen)[0].task_id == 7002
+
+    def older(path: str, params: Mapping[str, Any]) -> Any:
+        if path == "/stalled":
+            raise NotFound("there is no such route")
+        return FakeFarm().get(path, params)
+
+    assert fetch(older).stalled == ()
 
 
 def test_a_log_is_read_on_where_it_ended_and_anew_for_another_attempt() -> None:
