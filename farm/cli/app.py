@@ -1362,12 +1362,52 @@ def _add_administration(app: typer.Typer, programs: Programs, connect: Connect) 
 
         database.version(load_settings(), is_json=json)
 
+    @app.command("backup", epilog=examples("farm backup /backup/farm-monday.db"))
     @db.command("backup", epilog=examples("farm db backup /backup/farm.db"))
     def backup(
         path: Annotated[Path, typer.Argument(metavar="PATH", help="A file that does not exist yet.")],
     ) -> None:
-        """Copy the database while the farm runs. For PostgreSQL: print the command that does."""
+        """Copy the database while the farm runs.
+
+        For PostgreSQL this runs pg_dump, or prints its command where there is none.
+        """
         from farm.cli import database
         from farm.settings import load_settings
 
         database.backup(load_settings(), path)
+
+    @app.command("restore", epilog=examples("farm restore /backup/farm-monday.db"))
+    @db.command("restore", epilog=examples("farm db restore /backup/farm.db"))
+    def restore(
+        path: Annotated[Path, typer.Argument(metavar="PATH", help="What `farm backup` has written.")],
+    ) -> None:
+        """Put a backup in the database's place. Stop the farm first; what was there is kept aside.
+
+        For PostgreSQL this runs pg_restore, or prints its command where there is none. Afterwards
+        `farm reconcile` says what has happened on the disk since the backup.
+        """
+        from farm.cli import database
+        from farm.settings import load_settings
+
+        database.restore(load_settings(), path)
+
+    @app.command(epilog=examples("farm reconcile", "farm reconcile 12 --fix", "farm reconcile --json"))
+    def reconcile(
+        jobs: Annotated[list[int] | None, typer.Argument(metavar="[JOB]...", help="Only these.")] = None,
+        fix: Annotated[
+            bool, typer.Option("--fix", help="Render done tasks again whose files are gone.")
+        ] = False,
+        shows_all: Annotated[bool, typer.Option("--all", help="Show every difference.")] = False,
+        json: Json = False,
+    ) -> None:
+        """Compare the disk with the database, and say what to do.
+
+        Run it on the server, where the storage is mounted; after a restore, before the farm is started.
+        Exits 1 when something differs.
+        """
+        from farm.cli.reconcile import run_reconcile
+        from farm.model.ids import JobId
+        from farm.settings import load_settings
+
+        chosen = [JobId(job) for job in jobs or ()]
+        _finish(run_reconcile(load_settings(), chosen, fix=fix, shows_all=shows_all, is_json=json))

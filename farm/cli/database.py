@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sqlite3
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -16,9 +18,10 @@ from farm.cli import show
 from farm.cli.config import hide_password
 from farm.cli.show import shown
 from farm.errors import Unavailable, UserError
-from farm.settings import Settings
+from farm.settings import Settings, inherited_environment
 from farm.store import schema
-from farm.store.engine import open_engine
+from farm.store.engine import open_engine, reading
+from farm.store.leader import current
 from farm.text import size
 
 _PAGES: Final = 1_000
@@ -55,19 +58,19 @@ def version(settings: Settings, *, is_json: bool) -> None:
 
 
 def backup(settings: Settings, path: Path) -> None:
-    """Copy an SQLite database to `path` with SQLite's own backup, while the farm may write.
+    """Copy the database to `path` while the farm may write. Raises UserError, Unavailable.
 
-    Copying the file alone would lose what is still in the write-ahead log. Raises UserError, Unavailable.
+    SQLite with its own backup: copying the file alone would lose what is still in the write-ahead log.
     """
-    if sqlite_file(settings.database) is None:
-        show.line(_pg_dump(settings.database, path))
-        show.note("run this command where PostgreSQL's programs are; it asks for the password")
-        return
-    source = _existing(settings)
     if path.exists():
         raise UserError(f"{path} exists already; name a new file")
     if not path.parent.is_dir():
         raise UserError(f"the directory {path.parent} does not exist")
+    if sqlite_file(settings.database) is None:
+        if _run(settings.database, ["pg_dump", "--format=custom", f"--file={path}"]):
+            show.line(f"{path}: {size(path.stat().st_size)}")
+        return
+    source = _existing(settings)
     partial = path.with_name(path.name + ".partial")
     try:
         with closing(_open(source)) as from_db, closing(sqlite3.connect(partial)) as into:
@@ -76,6 +79,8 @@ def backup(settings: Settings, path: Path) -> None:
         if verdict != "ok":
             raise UserError(f"the copy is damaged, and so is the database: {shown(str(verdict))}")
         os.link(partial, path)  # fails when somebody made `path` meanwhile
+        with closing(_open(source)) as db:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
     except sqlite3.Error as error:
         raise Unavailable(f"the backup failed: {error}") from error
     except OSError as error:
@@ -83,6 +88,73 @@ def backup(settings: Settings, path: Path) -> None:
     finally:
         partial.unlink(missing_ok=True)
     show.line(f"{path}: {size(path.stat().st_size)}, checked")
+
+
+def restore(settings: Settings, path: Path) -> None:
+    """Put what `backup` wrote in the database's place. Raises UserError, Unavailable.
+
+    Refused while a scheduler leads: it would go on with rows that are gone.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    _refuse_while_led(settings)
+    target = sqlite_file(settings.database)
+    if target is None:
+        words = ["pg_restore", "--clean", "--if-exists", "--no-owner", "--single-transaction"]
+        if _run(settings.database, words, names_database=True, file=path):
+            show.line(f"restored from {path}; next: `farm db upgrade`, `farm reconcile`, then start the farm")
+        return
+    partial = target.with_name(target.name + ".partial")
+    try:
+        with closing(sqlite3.connect(f"file:{path.resolve().as_posix()}?mode=ro", uri=True)) as source:
+            verdict = source.execute("PRAGMA integrity_check").fetchone()[0]
+            if verdict != "ok":
+                raise UserError(f"{path} is damaged: {shown(str(verdict))}")
+            found = source.execute("SELECT version_num FROM alembic_version").fetchone()[0]
+            if found > schema.HEAD:
+                raise UserError(f"{path} was made by a newer Ridgeline (schema {found}): upgrade first")
+            with closing(sqlite3.connect(partial)) as into:
+                source.backup(into)
+        kept = _set_aside(target)
+        os.replace(partial, target)
+    except sqlite3.Error as error:
+        raise UserError(f"{path} is no backup of a farm: {error}") from error
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    if kept is not None:
+        show.line(f"what was there is kept in {kept}")
+    upgrade = "" if found == schema.HEAD else "`farm db upgrade`, "
+    show.line(f"restored from {path}; next: {upgrade}`farm reconcile`, then start the farm")
+
+
+def _refuse_while_led(settings: Settings) -> None:
+    target = sqlite_file(settings.database)
+    if target is not None and not target.is_file():
+        return
+    engine = open_engine(settings.database)
+    try:
+        with reading(engine) as db:
+            # A database without tables has no leader.
+            leader = current(db) if sa.inspect(db).has_table("leader") else None
+    finally:
+        engine.dispose()
+    if leader is not None:
+        raise UserError(f"{shown(leader)} leads this farm: stop the API and all schedulers first")
+
+
+def _set_aside(database: Path) -> Path | None:
+    """Move the database away, whole: what its log still holds is written into it first."""
+    if not database.is_file():
+        return None
+    with closing(_open(database)) as db:
+        db.execute("PRAGMA journal_mode=DELETE")  # fails while somebody else has it open
+    number = 1
+    while (kept := database.with_name(f"{database.name}.before-restore-{number}")).exists():
+        number += 1
+    os.replace(database, kept)
+    return kept
 
 
 def sqlite_file(url: str) -> Path | None:
@@ -116,10 +188,27 @@ def _progress(status: int, remaining: int, total: int) -> None:
         print(f"\r{done * 100 // total} %", end="" if remaining else "\n", file=sys.stderr, flush=True)
 
 
-def _pg_dump(url: str, path: Path) -> str:
+def _run(url: str, words: list[str], *, names_database: bool = False, file: Path | None = None) -> bool:
+    """Run one of PostgreSQL's programs on the database; where it is not installed, print the command.
+
+    The password goes by the environment: everybody on the machine can read a command line. Raises UserError.
+    """
     parsed = sa.make_url(url)
-    words = ["pg_dump", "--format=custom", f"--file={path}"]
     words += [f"--host={parsed.host}"] if parsed.host else []
     words += [f"--port={parsed.port}"] if parsed.port else []
     words += [f"--username={parsed.username}"] if parsed.username else []
-    return shlex.join([*words, parsed.database or "postgres"])
+    database = parsed.database or "postgres"
+    words.append(f"--dbname={database}" if names_database else database)
+    words += [str(file)] if file is not None else []
+    program = shutil.which(words[0])
+    if program is None:
+        show.line(shlex.join(words))
+        show.note(f"there is no {words[0]} here: run this where PostgreSQL's programs are")
+        return False
+    environment = inherited_environment(("PATH", "HOME", "LANG", "LC_*", "PG*"))
+    if parsed.password:
+        environment["PGPASSWORD"] = str(parsed.password)
+    done = subprocess.run([program, *words[1:]], env=environment, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        raise UserError(f"{words[0]} failed with exit status {done.returncode}; what it says is above")
+    return True

@@ -13,7 +13,7 @@ from farm.flow.classify import classify
 from farm.flow.order import ENDS_FIRST, FORWARD, REVERSE, every
 from farm.flow.report import Advance, JobFacts, StepFacts, advance
 from farm.flow.submit import JobPlan, StepPlan
-from farm.model.attempts import Attempt, JobUsage
+from farm.model.attempts import Attempt, JobUsage, PublishedFile
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, StepId, TaskId
 from farm.model.states import ENDED_JOBS, AttemptState, JobState, TaskState
@@ -362,6 +362,19 @@ def newest_attempts(
         query = query.where(among(db, _TASK.c.id, task_ids))
     found = db.execute(query.order_by(_TASK.c.id).limit(limit)).mappings()
     return [(rows.task(row), AttemptId(row["attempt_id"])) for row in found]
+
+
+def accepted_files(db: sa.Connection, task_ids: Collection[int]) -> dict[TaskId, tuple[PublishedFile, ...]]:
+    """The files of the accepted attempts of done tasks."""
+    query = (
+        sa.select(_TASK.c.id, _ATTEMPT.c.files)
+        .join(_ATTEMPT, _ATTEMPT.c.id == _TASK.c.attempt_id)
+        .where(among(db, _TASK.c.id, task_ids), _ATTEMPT.c.state == "succeeded")
+    )
+    return {
+        TaskId(row.id): tuple(rows.from_json(PublishedFile, file) for file in row.files)
+        for row in db.execute(query)
+    }
 
 
 def read_task(db: sa.Connection, task_id: TaskId) -> Task:

@@ -234,8 +234,9 @@ def test_a_backup_never_replaces_a_file(lonely_cli: Cli, upgraded: Path) -> None
     assert "does not exist" in lonely_cli.bad("db", "backup", "nowhere/monday.db")
 
 
-def test_postgresql_is_backed_up_by_its_own_program(lonely_cli: Cli) -> None:
+def test_the_command_is_printed_where_postgresql_has_no_program(lonely_cli: Cli) -> None:
     lonely_cli.patch.setenv("FARM_DATABASE_URL", "postgresql+psycopg://farm:hunter2@db.example:5433/farm")
+    lonely_cli.patch.setenv("PATH", str(lonely_cli.folder))  # where it is not installed
     result = lonely_cli("db", "backup", "my backup.dump")
     assert result.status == 0
     assert result.out.startswith("pg_dump ")
