@@ -24,9 +24,9 @@ def groups(engine: sa.Engine) -> list[tuple[int, set[str]]]:
 def test_a_task_that_must_wait_takes_no_slot_from_others(engine: sa.Engine) -> None:
     job_id = submit(engine, a_step(tasks=3))
     enrol(engine, "blade")
-    finish(engine, claim(engine, job_id), Outcome.LICENCE)
+    finish(engine, claim(engine, job_id), Outcome.STORAGE)
     assert groups(engine) == [(2, set())]
-    finish(engine, claim(engine, job_id, 2), Outcome.LICENCE)
+    finish(engine, claim(engine, job_id, 2), Outcome.STORAGE)
     assert groups(engine) == [(0, set())]
 
 
