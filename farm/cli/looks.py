@@ -199,8 +199,9 @@ def job(client: Client, text: str, *, is_json: bool) -> None:
                 "a frame takes",
                 ""
                 if spread is None
-                else f"{duration(spread.p50_s)} (half), {duration(spread.p95_s)} (95 of 100); "
-                f"spread {spread.relative * 100:.0f} % of the mean {duration(spread.mean_s)}",
+                else f"{duration(spread.p50_s)} (half), {duration(spread.p95_s)} (95 of 100), "
+                f"{duration(spread.p99_s)} (99); SD {duration(spread.sd_s)}, "
+                f"{spread.relative * 100:.0f} % of the mean {duration(spread.mean_s)}",
             ),
             *(("writes", words(place)) for place in _places(job.steps, job.output_directories)),
         ]

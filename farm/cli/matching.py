@@ -6,8 +6,8 @@ from farm.cli import show
 from farm.cli.client import Client, read
 from farm.cli.looks import find_job
 from farm.cli.show import Column, cell
-from farm.control.views import MatchingView, ProfileView, StepProfile
-from farm.flow.stats import Spread
+from farm.control.views import MatchingView, PolicySpread, ProfileView, StepProfile
+from farm.flow.stats import Calibration, Spread, Within
 from farm.model.work import Profile
 from farm.text import duration, plural
 
@@ -53,6 +53,8 @@ def _evidence(step: StepProfile) -> list[tuple[str, str]]:
         told.append(("VRAM at most", f"{step.vram_peak_mib:,} MiB"))
     if step.spread is not None:
         told.append(("took", _spread(step.spread)))
+    if step.within is not None:
+        told.append(("devices alike", f"SD {duration(step.within.floor_sd_s)} would be left"))
     return told
 
 
@@ -71,24 +73,52 @@ def _spread(spread: Spread) -> str:
     )
 
 
+def _within(within: Within) -> str:
+    return (
+        f"SD {duration(within.sd_s)}, {within.relative:.0%} of the mean; with devices alike "
+        f"{duration(within.floor_sd_s)} would be left"
+    )
+
+
+def _policy(told: PolicySpread) -> str:
+    weights = ", ".join(f"{name} = {value}" for name, value in sorted(told.weights.items()))
+    name = f"{told.policy}{f' ({weights})' if weights else ''}"
+    return f"{name}: {_within(told.within) if told.within is not None else 'nothing done'}"
+
+
+def _calibration(found: Calibration | None) -> str:
+    if found is None:
+        return "none to compare yet"
+    return (
+        f"{found.within_likely:.0%} took no longer than likely (50% is right), {found.within_worst:.0%} than "
+        f"at worst (90%); the middle error is {found.median_error:.0%}, of {found.count:,}"
+    )
+
+
 def stats(client: Client, *, is_json: bool) -> None:
     answer = client.get("/matching")
     if is_json:
         show.data(answer)
         return
     view = read(MatchingView, answer)
-    if view.spread is None:
+    if view.spread is None or view.within is None:
         show.line("no task is done yet")
         return
-    show.facts(
-        [
-            ("policy", view.policy),
-            ("tasks looked at", f"{view.tasks:,}"),
-            ("took", _spread(view.spread)),
-            ("spread within steps", f"SD {duration(view.within_sd_s)}"),
-            ("waiting work", f"at least {duration(view.waiting_bound_s)} on the farm as it is"),
-        ]
-    )
+    facts = [
+        ("policy", view.policy),
+        ("tasks looked at", f"{view.tasks:,}, of the jobs that changed last"),
+        ("took", _spread(view.spread)),
+        ("within a step", _within(view.within)),
+    ]
+    for name, told in zip(("since", "before"), view.policies, strict=False):
+        if len(view.policies) > 1:
+            facts.append((f"{name} the change", _policy(told)))
+    facts += [
+        ("predicted tasks", _calibration(view.predictions)),
+        ("predicted ends", _calibration(view.etas)),
+        ("waiting work", f"at least {duration(view.waiting_bound_s)} on the farm as it is"),
+    ]
+    show.facts(facts)
     for node in view.slow_nodes:
         show.note(f"{show.shown(node.node, 60)} takes {node.factor:.2f} times as long as others of its kind")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import threading
 import time
 import uuid
@@ -22,7 +21,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from farm import __version__
-from farm.control import sharing
+from farm.control import matching, sharing
 from farm.control.environments import load_environments
 from farm.control.spaces import Spaces
 from farm.control.views import (
@@ -39,16 +38,12 @@ from farm.control.views import (
     LogPiece,
     LogView,
     MatchingView,
-    ModelTime,
-    ModelWorth,
     NewTokenView,
-    NodeFactor,
     Page,
     PlannedStep,
     PlanView,
     ProfileView,
     RetryChoice,
-    StepProfile,
     TaskChoice,
     TokenRequest,
     TokenView,
@@ -64,8 +59,7 @@ from farm.flow.grep import matching_lines
 from farm.flow.keep import Kept
 from farm.flow.limits import Ledger, unknown_limits
 from farm.flow.order import parse_order
-from farm.flow.predict import RunTimeModel
-from farm.flow.stats import eta_s, spread, within
+from farm.flow.stats import eta_s, spread
 from farm.flow.submit import JobPlan, plan_job
 from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
@@ -90,7 +84,6 @@ from farm.store import (
     events,
     jobs,
     leader,
-    learnt,
     limits,
     logs,
     moves,
@@ -540,66 +533,12 @@ class Desk:
     def job_profile(self, job_id: JobId) -> ProfileView:
         """What is known of what the job's steps demand, and how long they take where. Raises NotFound."""
         with reading(self._engine) as db:
-            job = jobs.read_job(db, job_id)
-            farm, states = learnt.read_farm(db), learnt.read_steps(db, [step.id for step in job.steps])
-            runtimes_s = jobs.runtimes_s(db, job_id)
-        model = RunTimeModel.restored(farm, states)
-        profiles = []
-        for step in job.steps:
-            taken = [seconds for step_id, seconds in runtimes_s if step_id == step.id]
-            state = states.get(str(step.id))
-            if state is None:
-                profiles.append(
-                    StepProfile(
-                        step=step.name,
-                        declared=step.profile,
-                        learnt=step.profile,
-                        runs=0,
-                        spread=spread(taken),
-                    )
-                )
-                continue
-            runs = model.runs(str(step.id))
-            told = {name: model.estimate(str(step.id), name) for name in state.base}
-            profiles.append(
-                StepProfile(
-                    step=step.name,
-                    declared=step.profile,
-                    learnt=model.profile(str(step.id), step.profile),
-                    runs=sum(runs.values()),
-                    load_s=state.load_s[0] if state.load_runs[0] else None,
-                    vram_peak_mib=state.vram_peak_mib or None,
-                    spread=spread(taken),
-                    times=tuple(
-                        ModelTime(
-                            model=name, runs=runs.get(name, 0), median_s=each.median_s, upper_s=each.upper_s
-                        )
-                        for name, each in sorted(told.items(), key=lambda pair: pair[1].median_s)
-                    ),
-                )
-            )
-        return ProfileView(steps=tuple(profiles))
+            return matching.profile(db, job_id)
 
     def matching(self) -> MatchingView:
         """How matching does, farm-wide."""
         with reading(self._engine) as db:
-            farm = learnt.read_farm(db)
-            taken = learnt.recent_runtimes(db, limit=2_000)
-        slow = sorted(((math.exp(log), node) for node, (log, _) in farm.nodes.items()), reverse=True)
-        return MatchingView(
-            policy=self._settings.policy,
-            tasks=len(taken),
-            spread=spread([seconds for _, seconds in taken]),
-            within_sd_s=within(taken),
-            waiting_bound_s=farm.bound_s,
-            models=tuple(
-                ModelWorth(model=name, slots=int(slots), price=price, one_more_saves_s=price * farm.bound_s)
-                for name, (slots, price) in sorted(farm.prices.items(), key=lambda pair: -pair[1][1])
-            ),
-            slow_nodes=tuple(
-                NodeFactor(node=node, factor=factor) for factor, node in slow[:20] if factor > 1.15
-            ),
-        )
+            return matching.view(db, self._settings.policy)
 
     def job_usage(self, job_id: JobId) -> JobUsage:
         """Raises NotFound."""
@@ -794,26 +733,32 @@ class Desk:
         with reading(self._engine) as db:
             matching = _Matching(db, self._settings)
             return [
-                _job_view(job, self._runtimes_s(db, job), waiting=_waiting(db, job, matching))
+                _job_view(job, self._runtimes_of(db, job), waiting=_waiting(db, job, matching))
                 for job in found
             ]
 
-    def _runtimes_s(self, db: sa.Connection, job: Job) -> Sequence[float]:
+    def _runtimes_of(self, db: sa.Connection, job: Job) -> _Runtimes:
         done = job.counts.done
         if not done:
-            return ()
+            return _Runtimes()
         now = time.monotonic()
         with self._lock:
             known = self._runtimes.get(job.id)
         if known is not None and (known.done == done or now - known.read_at < _RUNTIMES_OLD_S):
-            return known.seconds
-        seconds = tuple(runtime_s for _, runtime_s in jobs.runtimes_s(db, job.id))
+            return known
+        found = jobs.newest_done(db, job.id)
+        read = _Runtimes(
+            done=done,
+            read_at=now,
+            seconds=tuple(each.runtime_s for each in found),
+            completions_s=tuple(each.completion_s for each in found),
+        )
         with self._lock:
-            self._runtimes[job.id] = _Runtimes(done=done, read_at=now, seconds=seconds)
+            self._runtimes[job.id] = read
             self._runtimes.move_to_end(job.id)
             while len(self._runtimes) > _RUNTIMES_KEPT:
                 self._runtimes.popitem(last=False)
-        return seconds
+        return read
 
     def _wake(self) -> None:
         try:
@@ -824,9 +769,13 @@ class Desk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Runtimes:
-    done: int
-    read_at: float
-    seconds: tuple[float, ...]
+    """Of a job's accepted attempts, the newest 2,000 at most."""
+
+    done: int = 0
+    read_at: float = 0.0
+    seconds: tuple[float, ...] = ()
+    completions_s: tuple[float, ...] = ()
+    """From each task's first start to delivery."""
 
 
 class _Matching:
@@ -876,7 +825,7 @@ class _Matching:
         return [group for groups in (self._groups or {}).values() for group in groups]
 
 
-def _job_view(job: Job, runtimes_s: Sequence[float], *, waiting: str) -> JobView:
+def _job_view(job: Job, runtimes: _Runtimes, *, waiting: str) -> JobView:
     counts = job.counts
     has_ended = job.state in ENDED_JOBS
     largest = max(job.steps, key=lambda step: step.counts.total, default=None)
@@ -885,8 +834,8 @@ def _job_view(job: Job, runtimes_s: Sequence[float], *, waiting: str) -> JobView
         counts=counts,
         progress=counts.ended / counts.total if counts.total else 0.0,
         tag=largest.profile.tag if largest is not None else Tag.UNKNOWN,
-        eta_s=None if has_ended else eta_s(counts.total - counts.ended, runtimes_s, counts.live),
-        spread=spread(runtimes_s),
+        eta_s=None if has_ended else eta_s(counts.total - counts.ended, runtimes.seconds, counts.live),
+        spread=spread(runtimes.completions_s),
         waiting=waiting,
     )
 

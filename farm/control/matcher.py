@@ -16,16 +16,18 @@ from farm.flow.match import Assignment, Group
 from farm.flow.predict import Run, RunTimeModel
 from farm.flow.predictive import Predictive
 from farm.flow.stall import Expectation
+from farm.flow.stats import eta_s
 from farm.flow.weights import Period, Weights
 from farm.model.decisions import Decision
-from farm.model.ids import AttemptId, NodeId, StepId
+from farm.model.ids import AttemptId, JobId, NodeId, StepId
 from farm.model.machines import NodeView
 from farm.settings import Settings
-from farm.store import learnt
+from farm.store import forecasts, jobs, learnt, policies
 from farm.store.engine import db_now
 
 _SAVE_EVERY_S = 5.0
 _STEPS_KEPT = 20_000
+_FORECASTS_KNOWN = 10_000
 _RUNS_A_BATCH = 8
 """Of one step on one device: of very short tasks more would teach nothing new."""
 SCORES: dict[str, match.Score] = {"fitness": match.fitness, "fifo": match.fifo}
@@ -58,9 +60,16 @@ class Matcher:
         self._clock = clock
         self.predictive = predictive_of(settings) if settings.policy == "predictive" else None
         self._saved_at = self._clock()
+        self._is_policy_told = False
+        self._has_work = False
+        self._prices: tuple[dict[str, list[float]], float] = ({}, 0.0)
+        """As they were saved last."""
+        self._forecast: set[tuple[JobId, int]] = set()
+        """Jobs and marks of which a forecast is kept."""
 
     def take_over(self, db: sa.Connection) -> None:
         """This scheduler begins to lead: take up what the one before has learnt."""
+        self._is_policy_told = False
         if self.predictive is not None:
             self.predictive = predictive_of(self._settings, RunTimeModel.restored(learnt.read_farm(db), {}))
 
@@ -68,6 +77,7 @@ class Matcher:
         self, db: sa.Connection, groups: Sequence[Group], views: Sequence[NodeView], *, limit: int
     ) -> tuple[Assignment, ...]:
         """Which tasks start where now, short ones that queue behind others among them."""
+        self._has_work = True
         groups, free, kept = sharing.read(db, self._settings, groups).round(groups, views)
 
         def policy(
@@ -96,6 +106,10 @@ class Matcher:
         local = time.localtime(now)
         hour = local.tm_hour + local.tm_min / 60
         return policy.plan(groups, views, now=now, hour=hour, limit=limit, free=free)
+
+    def nothing_waits(self) -> None:
+        """Instead of a plan: what was said of waiting work does not hold any more."""
+        self._has_work = False
 
     @staticmethod
     def _with_history(db: sa.Connection, model: RunTimeModel, groups: Sequence[Group]) -> Sequence[Group]:
@@ -158,14 +172,39 @@ class Matcher:
 
     @property
     def is_save_due(self) -> bool:
-        return self.predictive is not None and self._clock() - self._saved_at >= _SAVE_EVERY_S
+        return self._clock() - self._saved_at >= _SAVE_EVERY_S
 
     def save(self, db: sa.Connection) -> None:
-        """Keep what changed since the last time: a crash costs a few seconds of learning, no more."""
+        """Keep what was learnt since the last time, when jobs are expected to end, and which policy holds.
+
+        A crash costs a few seconds of learning, no more.
+        """
+        self._saved_at = self._clock()
+        if not self._is_policy_told:
+            settings = self._settings
+            changed = {**settings.weights, **({"off_peak": settings.off_peak} if settings.off_peak else {})}
+            policies.note(db, settings.policy, changed if settings.policy == "predictive" else {})
+            self._is_policy_told = True
+        self._keep_forecasts(db)
         if self.predictive is not None:
-            steps, farm = self.predictive.model.take_changes()
-            if farm is not None:
-                farm.prices, farm.bound_s = self.predictive.board.prices_now()
-            learnt.write(db, farm, steps)
-            self.predictive.prune(keep=_STEPS_KEPT)
-            self._saved_at = self._clock()
+            self._keep_learnt(db, self.predictive)
+
+    def _keep_forecasts(self, db: sa.Connection) -> None:
+        for due in forecasts.due(db, self._forecast):
+            runtimes_s = [each.runtime_s for each in jobs.newest_done(db, due.job_id)]
+            expected = eta_s(due.left, runtimes_s, due.live)
+            if expected is not None and due.left:
+                forecasts.keep(db, due.job_id, due.mark, *expected)
+                self._forecast.add((due.job_id, due.mark))
+        if len(self._forecast) > _FORECASTS_KNOWN:
+            self._forecast.clear()  # the store knows them
+
+    def _keep_learnt(self, db: sa.Connection, policy: Predictive) -> None:
+        steps, farm = policy.model.take_changes()
+        prices = policy.board.prices_now() if self._has_work else ({}, 0.0)
+        if farm is None and prices != self._prices:
+            farm = policy.model.farm_state()
+        if farm is not None:
+            farm.prices, farm.bound_s = self._prices = prices
+        learnt.write(db, farm, steps)
+        policy.prune(keep=_STEPS_KEPT)

@@ -373,6 +373,7 @@ class Scheduler:
                 self._ended.clear()
             groups = dispatching.groups(db)
             if not groups:
+                self._matcher.nothing_waits()
                 return 0
             views = nodes.views(db, dispatching.uses(db))
             plan = self._matcher.plan(db, groups, views, limit=self._settings.batch)

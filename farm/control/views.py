@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from farm.flow.stats import Spread
+from farm.flow.stats import Calibration, Spread, Within
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.limits import LimitScope
 from farm.model.machines import Demand
@@ -36,7 +36,7 @@ class JobView:
     eta_s: tuple[float, float] | None = None
     """Seconds from now until the rest is done: (likely, at worst 9 times in 10). None: cannot say."""
     spread: Spread | None = None
-    """Of the accepted attempts' run times, the newest 2,000 at most."""
+    """Of completion times (a task's first start to its delivery), the newest 2,000 at most."""
     waiting: str = ""
     """Why nothing runs, one line; empty when something runs or the job has ended."""
 
@@ -85,6 +85,9 @@ class StepProfile:
     load_s: float | None = None
     vram_peak_mib: int | None = None
     spread: Spread | None = None
+    """Of completion times: a task's first start to its delivery."""
+    within: Within | None = None
+    """The same, with the floor that is left when devices are alike."""
     times: tuple[ModelTime, ...] = ()
     """Of each device model that the farm knows, the quickest first."""
 
@@ -114,15 +117,35 @@ class NodeFactor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpread:
+    """The spread while one policy with its weights held."""
+
+    policy: str
+    weights: dict[str, Any]
+    """Those that differ from their defaults."""
+    since: float
+    """Seconds since the epoch on the database's clock."""
+    within: Within | None
+    """None: nothing looked at was done in that time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingView:
-    """How matching does: spread of run times, prices, and nodes that are slow for no visible reason."""
+    """How matching does: spread of completion, prices, predictions, and nodes slow for no visible reason."""
 
     policy: str
     tasks: int
-    """Accepted attempts looked at, the newest 2,000 at most."""
+    """Looked at: the newest 200 done tasks of each of the 25 jobs that changed last."""
     spread: Spread | None
-    within_sd_s: float
-    """The spread around each step's own mean, pooled."""
+    """Of completion times: a task's first start to its delivery."""
+    within: Within | None
+    """Around each step's own mean."""
+    policies: tuple[PolicySpread, ...]
+    """The policy that holds, and the one before it: before and after a change."""
+    predictions: Calibration | None
+    """Of tasks' run times, told when they were sent."""
+    etas: Calibration | None
+    """Of jobs' ends, told as a quarter, half and three quarters of their tasks were done."""
     waiting_bound_s: float
     """In which time no schedule drains what waits."""
     models: tuple[ModelWorth, ...]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -28,11 +28,12 @@ Floats = npt.NDArray[np.float64]
 
 SHARES: Final[Floats] = np.array([0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95])
 """The compute shares a step may have, on a device that does 30 TFLOP/s and 600 GB/s."""
-_REFERENCE_TFLOPS: Final = 30.0
-_REFERENCE_GBPS: Final = 600.0
+_REFERENCE: Final = (30.0, 600.0)
+_CPU_REFERENCE: Final = (1.0, 40.0)
+"""TFLOP/s and GB/s. Work for CPUs is made for CPUs: its usual time is theirs."""
 
 _USUAL_S: Final = 60.0
-"""A task's time on the reference device before any step is known."""
+"""A task's time on the reference device of its kind before any step is known."""
 _SCALE_SD: Final = 1.0
 _RESIDUAL_SD: Final[Mapping[str, float]] = {
     "measured": 0.16,
@@ -74,6 +75,7 @@ class Rates:
     fp32_tflops: float | None
     memory_bandwidth_gbps: float | None
     source: str = "catalogue"
+    is_cpu: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,7 @@ def rates_of(device: Device) -> Rates:
         fp32_tflops=device.fp32_tflops,
         memory_bandwidth_gbps=device.memory_bandwidth_gbps,
         source=device.source,
+        is_cpu=device.kind is DeviceKind.CPU,
     )
 
 
@@ -309,8 +312,9 @@ class RunTimeModel:
     def _roofline(self, column: int) -> Floats:
         """Log time on a device model for each share, relative to the reference device."""
         rates = self._rates[column]
-        arithmetic = _REFERENCE_TFLOPS / (rates.fp32_tflops or _REFERENCE_TFLOPS)
-        traffic = _REFERENCE_GBPS / (rates.memory_bandwidth_gbps or _REFERENCE_GBPS)
+        tflops, gbps = _CPU_REFERENCE if rates.is_cpu else _REFERENCE
+        arithmetic = tflops / (rates.fp32_tflops or tflops)
+        traffic = gbps / (rates.memory_bandwidth_gbps or gbps)
         if rates.fp32_tflops is None and rates.memory_bandwidth_gbps is not None:
             arithmetic = traffic
         if rates.memory_bandwidth_gbps is None and rates.fp32_tflops is not None:
@@ -366,9 +370,11 @@ class RunTimeModel:
             self._calibration[row] += rate * (min(z2, 9.0) - self._calibration[row])
         if z2 > _FAR**2:
             total += noise * (z2 / _FAR**2 - 1) * 4
-        log_weights = self._log_weights[row] - 0.5 * off**2 / total
-        log_weights -= log_weights.max()
-        self._log_weights[row] = np.maximum(log_weights, math.log(_LEAST_WEIGHT))
+        if not is_first:
+            # A first run tells how long the step is, not what bounds it: that takes a second to compare with.
+            log_weights = self._log_weights[row] - 0.5 * off**2 / total
+            log_weights -= log_weights.max()
+            self._log_weights[row] = np.maximum(log_weights, math.log(_LEAST_WEIGHT))
         gain = spread / total
         mean += off[:, None] * gain
         covariance -= np.outer(spread, gain)
@@ -495,7 +501,7 @@ class RunTimeModel:
     def take_changes(self) -> tuple[dict[str, StepState], FarmState | None]:
         """What changed since the last call: for a store that keeps a row for each step."""
         steps = {name: self._step_state(name) for name in sorted(self._changed_steps)}
-        farm = self._farm_state() if self._is_farm_changed else None
+        farm = self.farm_state() if self._is_farm_changed else None
         self._changed_steps.clear()
         self._is_farm_changed = False
         return steps, farm
@@ -520,7 +526,8 @@ class RunTimeModel:
     def _covariance_touched(self, row: int, column: int) -> bool:
         return bool(self._covariance[row, 2 + column, 0] != 0.0)
 
-    def _farm_state(self) -> FarmState:
+    def farm_state(self) -> FarmState:
+        """What all steps share, as it is now."""
         return FarmState(
             models={
                 name: {
@@ -540,7 +547,7 @@ class RunTimeModel:
         """The model that `take_changes` told of."""
         model = cls()
         for name, kept in farm.models.items():
-            rates = Rates(**{key: kept[key] for key in ("fp32_tflops", "memory_bandwidth_gbps", "source")})
+            rates = Rates(**{each.name: kept[each.name] for each in fields(Rates) if each.name in kept})
             column = model.add_model(name, rates)
             model._correction[column] = kept["correction"]
             model._correction_variance[column] = kept["variance"]

@@ -44,13 +44,84 @@ def spread(durations: Sequence[float]) -> Spread | None:
     )
 
 
-def within(durations: Sequence[tuple[int, float]]) -> float:
-    """The standard deviation around each group's own mean, pooled, of (group, seconds) of each task."""
-    by_group: dict[int, list[float]] = {}
-    for group, seconds in durations:
-        by_group.setdefault(group, []).append(seconds)
-    total = sum(pstdev(each) ** 2 * len(each) for each in by_group.values())
-    return math.sqrt(total / len(durations)) if durations else 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A task that is done."""
+
+    step: int
+    place: str
+    """What it ran on: the device model, where it is known."""
+    seconds: float
+    """From its first start to delivery."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """How widely completion times spread around their own step's mean: that steps differ is no spread."""
+
+    count: int
+    sd_s: float
+    relative: float
+    """Of each step's mean: 0.5 is a usual deviation by half of it."""
+    floor_sd_s: float
+    """What would be left if devices were alike: frames differ in content."""
+
+
+def within(completions: Sequence[Completion]) -> Within | None:
+    """The pooled spread around each step's mean; None when there are no completions.
+
+    The floor takes from each time what its device model's mean in that step differs from the step's mean.
+    """
+    if not completions:
+        return None
+    by_step: dict[int, list[float]] = {}
+    by_place: dict[tuple[int, str], list[float]] = {}
+    for each in completions:
+        by_step.setdefault(each.step, []).append(each.seconds)
+        by_place.setdefault((each.step, each.place), []).append(each.seconds)
+    means = {step: fmean(times) for step, times in by_step.items()}
+    place_means = {key: fmean(times) for key, times in by_place.items()}
+    squares = relative_squares = floor_squares = 0.0
+    for each in completions:
+        mean = means[each.step]
+        off = each.seconds - mean
+        squares += off**2
+        relative_squares += (off / mean) ** 2 if mean > 0 else 0.0
+        here = place_means[each.step, each.place]
+        floor_squares += (each.seconds * mean / here - mean) ** 2 if here > 0 else 0.0
+    count = len(completions)
+    return Within(
+        count=count,
+        sd_s=math.sqrt(squares / count),
+        relative=math.sqrt(relative_squares / count),
+        floor_sd_s=math.sqrt(floor_squares / count),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """How predictions did: (likely, at worst 9 times in 10) held against what came."""
+
+    count: int
+    within_likely: float
+    """Share of cases that took no longer than likely; 0.5 is right."""
+    within_worst: float
+    """Share that took no longer than at worst; 0.9 is right."""
+    median_error: float
+    """|likely / actual - 1|, the middle one."""
+
+
+def calibration(cases: Sequence[tuple[float, float, float]]) -> Calibration | None:
+    """Of (likely, at worst, actual) seconds; None when there are no cases."""
+    known = [case for case in cases if case[2] > 0]
+    if not known:
+        return None
+    return Calibration(
+        count=len(known),
+        within_likely=sum(actual <= likely for likely, _, actual in known) / len(known),
+        within_worst=sum(actual <= worst for _, worst, actual in known) / len(known),
+        median_error=_quantile(sorted(abs(likely / actual - 1) for likely, _, actual in known), 0.5),
+    )
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

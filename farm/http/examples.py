@@ -23,13 +23,14 @@ from farm.control.views import (
     NodeFactor,
     PlannedStep,
     PlanView,
+    PolicySpread,
     ProfileView,
     StepProfile,
     TokenView,
     WhyLine,
     WhyView,
 )
-from farm.flow.stats import spread
+from farm.flow.stats import Calibration, Within, spread
 from farm.model.attempts import Attempt, JobUsage, PublishedFile
 from farm.model.decisions import Decision
 from farm.model.events import Event, EventKind
@@ -228,6 +229,7 @@ LIMIT = LimitView(
     is_from_settings=False,
     holders=(LimitHolder(job_id=JobId(12), tasks=10),),
 )
+_WITHIN = Within(count=2_000, sd_s=3.1, relative=0.21, floor_sd_s=2.4)
 PROFILE = ProfileView(
     steps=(
         StepProfile(
@@ -248,7 +250,18 @@ MATCHING = MatchingView(
     policy="predictive",
     tasks=2_000,
     spread=spread([28.0, 31.0, 35.5]),
-    within_sd_s=3.1,
+    within=_WITHIN,
+    policies=(
+        PolicySpread(policy="predictive", weights={"window": 0.8}, since=1_764_480_000.0, within=_WITHIN),
+        PolicySpread(
+            policy="fifo",
+            weights={},
+            since=1_764_300_000.0,
+            within=Within(count=1_800, sd_s=8.2, relative=0.6, floor_sd_s=2.5),
+        ),
+    ),
+    predictions=Calibration(count=2_000, within_likely=0.51, within_worst=0.9, median_error=0.08),
+    etas=Calibration(count=48, within_likely=0.48, within_worst=0.88, median_error=0.11),
     waiting_bound_s=5_400.0,
     models=(ModelWorth(model="NVIDIA GeForce RTX 4090", slots=12, price=0.031, one_more_saves_s=167.4),),
     slow_nodes=(NodeFactor(node="blade-3", factor=1.6),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from farm.model.ids import StepId
+from farm.text import duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,8 @@ class Decision:
     def text(self) -> str:
         """One line for people."""
         told = (
-            f"{self.predicted_s:.0f} s predicted on {self.model} (9 in 10 within {self.upper_s:.0f} s"
-            f"{f', {self.load_s:.0f} s of it loading' if self.load_s >= 0.5 else ''}), "
+            f"{duration(self.predicted_s)} predicted on {self.model} (9 in 10 within {duration(self.upper_s)}"
+            f"{f', {duration(self.load_s)} of it loading' if self.load_s >= 0.5 else ''}), "
             f"advantage {self.advantage:.2f} of {self.best_advantage:.2f}, "
             f"{self.near_equals} near-equal{'' if self.near_equals == 1 else 's'}"
         )

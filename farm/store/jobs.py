@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +14,7 @@ from farm.flow.order import ENDS_FIRST, FORWARD, REVERSE, every
 from farm.flow.report import Advance, JobFacts, StepFacts, advance
 from farm.flow.submit import JobPlan, StepPlan
 from farm.model.attempts import Attempt, JobUsage, PublishedFile
+from farm.model.decisions import Decision
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, StepId, TaskId
 from farm.model.states import ENDED_JOBS, AttemptState, JobState, TaskState
@@ -258,6 +259,18 @@ def open_counts(db: sa.Connection) -> Counts:
     return rows.counts(db.execute(query).mappings().one())
 
 
+def active_counts(db: sa.Connection) -> dict[JobId, Counts]:
+    """Tasks by state of each active job."""
+    sums = (sa.func.sum(_STEP.c[f"n_{state}"]).label(f"n_{state}") for state in TaskState)
+    query = (
+        sa.select(_STEP.c.job_id, *sums)
+        .join(_JOB, _JOB.c.id == _STEP.c.job_id)
+        .where(_JOB.c.state == str(JobState.ACTIVE))
+        .group_by(_STEP.c.job_id)
+    )
+    return {JobId(row["job_id"]): rows.counts(row) for row in db.execute(query).mappings()}
+
+
 def _job_row(db: sa.Connection, job_id: JobId) -> rows.Row:
     row = db.execute(sa.select(_JOB).where(_JOB.c.id == job_id)).mappings().first()
     if row is None:
@@ -450,17 +463,59 @@ def read_attempt(db: sa.Connection, attempt_id: AttemptId) -> Attempt:
     return rows.attempt(row)
 
 
-def runtimes_s(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list[tuple[int, float]]:
-    """(step id, seconds) of accepted attempts, newest first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """An accepted attempt."""
+
+    step_id: StepId
+    runtime_s: float
+    completion_s: float
+    """From the task's first start to delivery: what other attempts took before it counts too."""
+    finished_at: float
+    node_id: str
+    decision: Decision | None
+
+
+def newest_done(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list[Done]:
+    """Of a job's accepted attempts, newest first."""
+    first = _ATTEMPT.alias("first")
+    begun = (
+        sa.select(sa.func.min(first.c.started_at))
+        .where(first.c.task_id == _ATTEMPT.c.task_id, first.c.generation == _ATTEMPT.c.generation)
+        .scalar_subquery()
+    )
     query = (
-        sa.select(_ATTEMPT.c.step_id, _ATTEMPT.c.runtime_s)
+        sa.select(
+            _ATTEMPT.c.step_id,
+            _ATTEMPT.c.runtime_s,
+            _ATTEMPT.c.finished_at,
+            _ATTEMPT.c.node_id,
+            _ATTEMPT.c.decision,
+            sa.func.coalesce(_ATTEMPT.c.started_at - begun, 0.0).label("before_s"),
+        )
         .where(
             _ATTEMPT.c.job_id == job_id, _ATTEMPT.c.state == "succeeded", _ATTEMPT.c.runtime_s.is_not(None)
         )
         .order_by(_ATTEMPT.c.finished_at.desc())
         .limit(limit)
     )
-    return [(row.step_id, row.runtime_s) for row in db.execute(query)]
+    return [
+        Done(
+            step_id=StepId(row.step_id),
+            runtime_s=row.runtime_s,
+            completion_s=row.runtime_s + max(row.before_s, 0.0),
+            finished_at=row.finished_at or 0.0,
+            node_id=row.node_id,
+            decision=rows.from_json(Decision, row.decision) if row.decision else None,
+        )
+        for row in db.execute(query)
+    ]
+
+
+def newest_jobs(db: sa.Connection, *, limit: int) -> list[JobId]:
+    """Those that changed last."""
+    query = sa.select(_JOB.c.id).order_by(_JOB.c.changed_at.desc()).limit(limit)
+    return [JobId(row.id) for row in db.execute(query)]
 
 
 # --- steer --------------------------------------------------------------------------------------------

@@ -33,17 +33,6 @@ def read_steps(db: sa.Connection, step_ids: Collection[StepId]) -> dict[str, Ste
     return {str(row.step_id): StepState(**row.state) for row in db.execute(query)}
 
 
-def recent_runtimes(db: sa.Connection, *, limit: int) -> list[tuple[int, float]]:
-    """(step id, seconds) of the newest accepted attempts of all jobs."""
-    query = (
-        sa.select(_ATTEMPT.c.step_id, _ATTEMPT.c.runtime_s)
-        .where(_ATTEMPT.c.state == str(AttemptState.SUCCEEDED), _ATTEMPT.c.runtime_s.is_not(None))
-        .order_by(_ATTEMPT.c.finished_at.desc())
-        .limit(limit)
-    )
-    return [(row.step_id, row.runtime_s) for row in db.execute(query)]
-
-
 def write(db: sa.Connection, farm: FarmState | None, steps: Mapping[str, StepState]) -> None:
     """Keep what changed. Steps that are gone meanwhile are left out."""
     ids = [int(name) for name in steps]

@@ -304,6 +304,29 @@ class LearntStepRow(SQLModel, table=True):
     state: dict[str, Any] = Field(sa_column=_json())
 
 
+class ForecastRow(SQLModel, table=True):
+    """When a job was expected to end, as it passed a mark."""
+
+    __tablename__: ClassVar[Any] = "forecast"
+
+    job_id: int = Field(primary_key=True, foreign_key="job.id", ondelete="CASCADE")
+    mark: int = Field(primary_key=True)
+    """Percent of its tasks that had ended."""
+    at: float
+    likely_s: float
+    worst_s: float
+    """From `at` on; 9 times in 10 not more."""
+
+
+class PolicyChangeRow(SQLModel, table=True):
+    __tablename__: ClassVar[Any] = "policy_change"
+
+    id: int | None = Field(default=None, primary_key=True)
+    at: float
+    policy: str
+    weights: dict[str, Any] = Field(sa_column=_json())
+
+
 class TokenRow(SQLModel, table=True):
     __tablename__: ClassVar[Any] = "token"
     __table_args__ = (UniqueConstraint("name"),)

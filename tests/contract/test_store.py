@@ -291,7 +291,7 @@ def test_a_task_goes_its_way_from_ready_to_done(engine: sa.Engine) -> None:
     assert (job.state, job.steps[0].mean_runtime_s) == (JobState.DONE, 12.5)
     assert attempt_state(engine, attempt) is AttemptState.SUCCEEDED
     with reading(engine) as db:
-        assert jobs.runtimes_s(db, job_id) == [(job.steps[0].id, 12.5)]
+        assert [(d.step_id, d.runtime_s) for d in jobs.newest_done(db, job_id)] == [(job.steps[0].id, 12.5)]
         assert [e.kind for e in events.read(db)][-2:] == [EventKind.TASK_DONE, EventKind.JOB_DONE]
 
 
@@ -675,7 +675,7 @@ def test_figures_that_are_none_are_not_kept(engine: sa.Engine, figure: float) ->
     with reading(engine) as db:
         attempt = jobs.read_attempt(db, attempts[0])
         assert attempt.cpu_s is None
-        assert [seconds for _, seconds in jobs.runtimes_s(db, job_id)] == [4.0]
+        assert [done.runtime_s for done in jobs.newest_done(db, job_id)] == [4.0]
 
 
 def test_a_heartbeat_of_nonsense_is_refused_with_the_reason(engine: sa.Engine) -> None:

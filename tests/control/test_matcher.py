@@ -17,7 +17,7 @@ from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome
 from farm.model.work import Submission
 from farm.settings import Settings, load_settings
-from farm.store import dispatching, jobs, learnt, moves, nodes
+from farm.store import dispatching, forecasts, jobs, learnt, moves, nodes, policies
 from farm.store.engine import reading, writing
 from farm.wire.messages import Finished, Heartbeat
 
@@ -52,8 +52,8 @@ def submit(engine: sa.Engine, frames: int) -> JobId:
         return jobs.submit(db, submission, plan_job(submission, uid=str(uuid.uuid4())), actor="anna")[0]
 
 
-def play(engine: sa.Engine, matcher: Matcher, seconds: float) -> dict[str, int]:
-    """One round: match, claim, run, report, learn. Returns how many tasks each node got."""
+def play(engine: sa.Engine, matcher: Matcher, seconds: float, *, saves: bool = False) -> dict[str, int]:
+    """One round: match, claim, run (and save meanwhile), report, learn. How many tasks each node got."""
     with reading(engine) as db:
         views = nodes.views(db, dispatching.uses(db))
         plan = matcher.plan(db, dispatching.groups(db), views, limit=100)
@@ -72,6 +72,9 @@ def play(engine: sa.Engine, matcher: Matcher, seconds: float) -> dict[str, int]:
                 device_id=assignment.device_id,
                 lease_s=30,
             )
+        with writing(engine) as db:
+            if saves:
+                matcher.save(db)
             runtime_s = seconds * SPEED[assignment.node_id]
             dispatching.finished(
                 db,
@@ -152,6 +155,43 @@ def test_the_other_policies_learn_nothing(engine: sa.Engine) -> None:
     assert play(engine, matcher, 5.0) == {"fast": 4}
     assert matcher.predictive is None
     assert not matcher.is_save_due
+
+
+def test_a_change_of_policy_or_weights_is_noted_once(engine: sa.Engine) -> None:
+    for changed in ({}, {}, {"weights": {"window": 0.9}}, {"policy": "fifo"}):
+        matcher = Matcher(settings(**changed))
+        with writing(engine) as db:
+            matcher.save(db)
+            matcher.save(db)
+    with reading(engine) as db:
+        noted = [(change.policy, change.weights) for change in policies.recent(db, limit=9)]
+    assert noted == [("fifo", {}), ("predictive", {"window": 0.9}), ("predictive", {})]
+
+
+def test_forecasts_of_a_job_are_kept_at_its_marks_and_held_against_its_end(engine: sa.Engine) -> None:
+    enrol(engine, "fast")
+    matcher = Matcher(settings(policy="fifo"))
+    submit(engine, 10)
+    for _ in range(3):  # with 0, 4 and 8 of 10 done
+        play(engine, matcher, 20.0, saves=True)
+    with reading(engine) as db:
+        found = forecasts.outcomes(db, limit=9)
+    assert len(found) == 2, "a quarter and three quarters were passed with tasks left"
+    assert all(0 < likely <= worst and actual >= 0 for likely, worst, actual in found)
+
+
+def test_what_was_said_of_waiting_work_does_not_outlive_it(engine: sa.Engine) -> None:
+    enrol(engine, "fast")
+    matcher = Matcher(settings())
+    submit(engine, 4)
+    play(engine, matcher, 30.0)
+    for is_over in (False, True):
+        if is_over:
+            matcher.nothing_waits()
+        with writing(engine) as db:
+            matcher.save(db)
+        with reading(engine) as db:
+            assert (learnt.read_farm(db).prices == {}) is is_over
 
 
 def test_settings_make_the_weights_and_a_wrong_one_is_named() -> None:

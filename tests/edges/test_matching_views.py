@@ -36,6 +36,8 @@ def api(engine: sa.Engine, tmp_path: Path) -> Iterator[Api]:
 
 def _play(engine: sa.Engine, matcher: Matcher, seconds: float) -> None:
     """Match once, run what was assigned, and let the matcher learn."""
+    with writing(engine) as db:
+        matcher.save(db)
     with reading(engine) as db:
         views = nodes.views(db, dispatching.uses(db))
         plan = matcher.plan(db, dispatching.groups(db), views, limit=2)
@@ -82,7 +84,9 @@ def test_profile_prices_and_reasons_are_told(engine: sa.Engine, api: Api) -> Non
     told = api.anna.get(f"{V1}/matching").json()
     assert told["tasks"] == 2
     assert told["spread"]["p99_s"] == 42
-    assert told["within_sd_s"] == 0
+    assert told["within"] == {"count": 2, "sd_s": 0, "relative": 0, "floor_sd_s": 0}
+    assert told["predictions"]["count"] == 2
+    assert [(p["policy"], p["within"]["count"]) for p in told["policies"]] == [("predictive", 2)]
     assert told["models"][0]["model"] == "EPYC"
     assert told["models"][0]["slots"] * told["models"][0]["price"] == pytest.approx(1, rel=0.01)
     attempts = api.anna.get(f"{V1}/jobs/{job_id}/attempts").json()["items"]

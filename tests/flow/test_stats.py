@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import math
 import statistics
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.flow.stats import eta_s, spread, within
+from farm.flow.stats import Completion, calibration, eta_s, spread, within
 
 DURATIONS = st.lists(st.floats(0.01, 1e5), min_size=1, max_size=50)
 
@@ -72,7 +73,34 @@ def test_the_bad_case_is_never_better_than_the_likely_one(
     assert more[0] >= likely
 
 
-def test_the_spread_within_groups_leaves_their_different_means_out() -> None:
-    assert within([]) == 0
-    assert within([(1, 10.0), (1, 10.0), (2, 99.0)]) == 0
-    assert within([(1, 8.0), (1, 12.0), (2, 98.0), (2, 102.0)]) == pytest.approx(2)
+def _done(*times: tuple[int, str, float]) -> list[Completion]:
+    return [Completion(step=step, place=place, seconds=seconds) for step, place, seconds in times]
+
+
+def test_the_spread_within_steps_leaves_their_different_means_out() -> None:
+    assert within([]) is None
+    alike = within(_done((1, "a", 10.0), (1, "a", 10.0), (2, "a", 99.0)))
+    assert alike is not None
+    assert (alike.sd_s, alike.relative, alike.floor_sd_s) == (0, 0, 0)
+    found = within(_done((1, "a", 8.0), (1, "a", 12.0), (2, "a", 98.0), (2, "a", 102.0)))
+    assert found is not None
+    assert found.sd_s == pytest.approx(2)
+    assert found.relative == pytest.approx(math.sqrt((0.2**2 + 0.02**2) / 2))
+
+
+def test_the_floor_is_what_equal_devices_would_leave() -> None:
+    of_devices_only = within(_done((1, "fast", 5.0), (1, "fast", 5.0), (1, "slow", 20.0), (1, "slow", 20.0)))
+    assert of_devices_only is not None
+    assert of_devices_only.sd_s == pytest.approx(7.5)
+    assert of_devices_only.floor_sd_s == pytest.approx(0)
+    of_content_only = within(_done((1, "a", 8.0), (1, "a", 12.0), (1, "b", 8.0), (1, "b", 12.0)))
+    assert of_content_only is not None
+    assert of_content_only.floor_sd_s == pytest.approx(of_content_only.sd_s)
+
+
+def test_calibration_counts_what_kept_within_its_forecast() -> None:
+    assert calibration([]) is None
+    found = calibration([(10, 20, 8), (10, 20, 10), (10, 20, 16), (10, 20, 25)])
+    assert found is not None
+    assert (found.count, found.within_likely, found.within_worst) == (4, 0.5, 0.75)
+    assert found.median_error == pytest.approx((0.25 + 0.375) / 2)

@@ -90,7 +90,7 @@ def test_a_database_of_the_first_version_comes_up_to_date_with_its_data(empty: s
         job = jobs.list_jobs(db)[0]
         assert (job.name, job.counts.done, job.counts.ready) == ("shot", 1, 1)
         assert [task.state for task in jobs.list_tasks(db, job.id)] == ["done", "ready"]
-        assert jobs.runtimes_s(db, job.id) == [(1, 12.5)]
+        assert [(done.step_id, done.runtime_s) for done in jobs.newest_done(db, job.id)] == [(1, 12.5)]
         assert db.scalar(sa.text("SELECT count(*) FROM audit")) == 0
     with writing(empty) as db:
         events.happened(db, EventKind.JOB_CHANGED, "still counts on")
