@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import sqlalchemy as sa
 
@@ -13,7 +13,7 @@ from farm.control import sharing
 from farm.flow import match
 from farm.flow.keep import plan_around
 from farm.flow.match import Assignment, Group
-from farm.flow.predict import Run, RunTimeModel
+from farm.flow.predict import Run, RunTimeModel, UseState
 from farm.flow.predictive import Predictive
 from farm.flow.stall import Expectation
 from farm.flow.stats import eta_s
@@ -49,7 +49,13 @@ def predictive_of(settings: Settings, model: RunTimeModel | None = None) -> Pred
                 weights=night,
             )
         )
-    return Predictive(model, weights=always, periods=periods, shares=settings.shares)
+    return Predictive(
+        model,
+        weights=always,
+        periods=periods,
+        shares=settings.shares,
+        project_shares=settings.project_shares,
+    )
 
 
 class Matcher:
@@ -71,7 +77,9 @@ class Matcher:
         """This scheduler begins to lead: take up what the one before has learnt."""
         self._is_policy_told = False
         if self.predictive is not None:
-            self.predictive = predictive_of(self._settings, RunTimeModel.restored(learnt.read_farm(db), {}))
+            farm = learnt.read_farm(db)
+            self.predictive = predictive_of(self._settings, RunTimeModel.restored(farm, {}))
+            self.predictive.board.set_use(UseState(**farm.use))
 
     def plan(
         self, db: sa.Connection, groups: Sequence[Group], views: Sequence[NodeView], *, limit: int
@@ -206,5 +214,6 @@ class Matcher:
             farm = policy.model.farm_state()
         if farm is not None:
             farm.prices, farm.bound_s = self._prices = prices
+            farm.use = asdict(policy.board.use_now())
         learnt.write(db, farm, steps)
         policy.prune(keep=_STEPS_KEPT)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farm.flow.match import Assignment, Group, Room, eligible_devices, pool_rank, scratch_gib, standing
-from farm.flow.predict import model_key
+from farm.flow.predict import UseState, model_key
 from farm.flow.prices import Prices, shadow_prices
 from farm.flow.weights import Order, PriorityMode, Weights
 from farm.model.decisions import Decision
@@ -89,6 +89,7 @@ class Board:
         *,
         weights: Weights | None = None,
         shares: Mapping[str, float] | None = None,
+        project_shares: Mapping[str, float] | None = None,
         limits: Mapping[str, int] | None = None,
         explain: bool = True,
     ) -> None:
@@ -96,6 +97,7 @@ class Board:
         self.weights = weights or Weights()
         self.period = ""
         self._shares = dict(shares or {})
+        self._project_shares = dict(project_shares or {})
         self._limits = dict(limits or {})
         self._limits_used: dict[str, int] = {}
         self._explain = explain
@@ -112,6 +114,10 @@ class Board:
         self._step: Ints = np.zeros(size, np.int64)
         self._demand: Ints = np.zeros(size, np.int64)
         self._user: Ints = np.zeros(size, np.int64)
+        """The account that the group's use is charged to."""
+        self._turn: Floats = np.zeros(size)
+        """What its job has had, in price units over its priority: the least is next, where that is a rate."""
+        self._job_number: Ints = np.zeros(size, np.int64)
         self._priority: Floats = np.zeros(size)
         self._submitted: Floats = np.zeros(size)
         self._served: Floats = np.zeros(size)
@@ -188,10 +194,19 @@ class Board:
         self._priced_at = -math.inf
         self._is_stale = True
         self._mean_task_s = 60.0
-        self._users: dict[str, int] = {}
-        self._user_names: list[str] = []
+        self._accounts: dict[tuple[str, str], int] = {}
+        """By project and user."""
+        self._projects: dict[str, int] = {}
+        self._project_of: Ints = np.zeros(16, np.int64)
+        """Of each account."""
+        self._project_use: Floats = np.zeros(16)
+        """Of each project, in price units over its share, decayed."""
+        self._job_numbers: dict[JobId, int] = {}
+        self._next_job = 0
+        self._turn_floor = 0.0
+        """The turn of the job that started last: those that come later have had theirs until then."""
         self._use: Floats = np.zeros(16)
-        """Of each user, in price units over their share, decayed."""
+        """Of each account, in price units over the user's share, decayed."""
         self._decayed_at: float | None = None
         self.waiting = 0
         """Ready tasks of all groups."""
@@ -208,6 +223,7 @@ class Board:
             row = self._new_row()
             self._rows[key] = row
             self._rows_of_step.setdefault(group.step_id, []).append(row)
+            self._join_turns(row, group.job_id)
             self._rows_of_job.setdefault(group.job_id, []).append(row)
             self._served[row] = max(now, group.submitted_at)
             self._ready[row] = self._running[row] = 0
@@ -232,12 +248,13 @@ class Board:
             old is None
             or old.demand != group.demand
             or old.user != group.user
+            or old.project != group.project
             or old.priority != group.priority
             or old.takes != group.takes
         ):
             self._step[row] = self.model.steps[str(group.step_id)]
             self._demand[row] = self._demand_at(group.demand)
-            self._user[row] = self._user_at(group.user)
+            self._user[row] = self._account_at(group.project, group.user)
             limited = limits_needed(group.demand.amounts) if group.takes is None else group.takes
             if limited:
                 self._limited[row] = limited
@@ -271,6 +288,7 @@ class Board:
         if not rows:
             del self._rows_of_job[group.job_id]
             self._jobs.pop(group.job_id, None)
+            del self._job_numbers[group.job_id]
         self._advantage[:, row] = self._offered[:, row] = -np.inf
         self._limit_rows_changed(row, ())
         self._free_rows.append(row)
@@ -325,6 +343,7 @@ class Board:
         if row == len(self._ready):
             for name in (
                 "_ready", "_left", "_open", "_step", "_demand", "_user", "_priority", "_submitted", "_served",
+                "_turn", "_job_number",
                 "_best", "_mean_s", "_tier", "_rank", "_is_known", "_running", "_may", "_limited_out",
             ):  # fmt: skip
                 value = getattr(self, name)
@@ -349,14 +368,29 @@ class Board:
                 self._pool_ranks[kind] = self._ranks_of_kind(kind)
         return at
 
-    def _user_at(self, user: str) -> int:
-        at = self._users.get(user)
+    def _account_at(self, project: str, user: str) -> int:
+        at = self._accounts.get((project, user))
         if at is None:
-            at = self._users[user] = len(self._user_names)
-            self._user_names.append(user)
+            at = self._accounts[project, user] = len(self._accounts)
             if at == len(self._use):
                 self._use = np.concatenate([self._use, np.zeros_like(self._use)])
+                self._project_of = np.concatenate([self._project_of, np.zeros_like(self._project_of)])
+            of = self._projects.setdefault(project, len(self._projects))
+            if of == len(self._project_use):
+                self._project_use = np.concatenate([self._project_use, np.zeros_like(self._project_use)])
+            self._project_of[at] = of
         return at
+
+    def _join_turns(self, row: int, job_id: JobId) -> None:
+        """Where a new group's job stands if priority is a rate: as its other groups, or as if it came now."""
+        known = self._job_numbers.get(job_id)
+        if known is None:
+            known = self._job_numbers[job_id] = self._next_job
+            self._next_job += 1
+            self._turn[row] = self._turn_floor
+        else:
+            self._turn[row] = self._turn[self._rows_of_job[job_id][0]]
+        self._job_number[row] = known
 
     def _reopen(self, row: int) -> None:
         """Whether one more of the group's tasks may start, as far as counts say."""
@@ -744,7 +778,6 @@ class Board:
             waited = np.maximum(now - self._submitted[:n], 0.0)
             base = self._best[:n] * self._left[:n] * np.exp2(-waited / weights.age_s)
         if weights.priority_mode is PriorityMode.RATE:
-            base = base / (self._priority[:n] + 1.0)
             tier = np.zeros(n, np.int64)
         else:
             tier = (200 - self._priority[:n]).astype(np.int64)
@@ -752,15 +785,62 @@ class Board:
         self._rank[np.argsort(base, kind="stable")] = np.arange(n)
         self._keyed_at = now
 
-    def _key(self, row: int) -> tuple[int, float, int]:
-        """The people's order as it is now: priority, use per share, then the rest."""
-        share = float(self._use[self._user[row]]) if self.weights.fair_share else 0.0
-        return int(self._tier[row]), share, int(self._rank[row])
+    def _key(self, row: int) -> tuple[int, float, float, float, int]:
+        """The people's order as it is now: priority, use per share, the job's turn, then the rest."""
+        account = self._user[row]
+        is_fair = self.weights.fair_share
+        return (
+            int(self._tier[row]),
+            float(self._project_use[self._project_of[account]]) if is_fair else 0.0,
+            float(self._use[account]) if is_fair else 0.0,
+            float(self._turn[row]) if self._takes_turns else 0.0,
+            int(self._rank[row]),
+        )
+
+    @property
+    def _takes_turns(self) -> bool:
+        return self.weights.priority_mode is PriorityMode.RATE
+
+    def _charge(self, row: int, group: Group, cost: float) -> None:
+        """Count a start of the group: to its user, project and job."""
+        account = self._user[row]
+        self._use[account] += cost / self._shares.get(group.user, 1.0)
+        project_share = self._project_shares.get(group.project, 1.0)
+        self._project_use[self._project_of[account]] += cost / project_share
+        if self._takes_turns:
+            turn = float(self._turn[row])
+            self._turn_floor = max(self._turn_floor, turn)
+            for other in self._rows_of_job[group.job_id]:
+                self._turn[other] = turn + cost / max(group.priority, 1)
 
     def _decay(self, now: float) -> None:
         if self._decayed_at is not None:
-            self._use *= 0.5 ** (max(now - self._decayed_at, 0.0) / self.weights.share_half_life_s)
+            less = 0.5 ** (max(now - self._decayed_at, 0.0) / self.weights.share_half_life_s)
+            self._use *= less
+            self._project_use *= less
         self._decayed_at = now
+
+    def use_now(self) -> UseState:
+        """What everybody has used, for the next scheduler."""
+        names = {at: project for project, at in self._projects.items()}
+        return UseState(
+            at=self._decayed_at,
+            projects={name: float(f"{self._project_use[at]:.6g}") for at, name in names.items()},
+            users=[
+                (project, user, float(f"{self._use[at]:.6g}"))
+                for (project, user), at in self._accounts.items()
+                if self._use[at] > 0
+            ],
+        )
+
+    def set_use(self, state: UseState) -> None:
+        """Go on with what another scheduler has counted."""
+        for project, user, used in state.users:
+            self._use[self._account_at(project, user)] = used
+        for project, used in state.projects.items():
+            if project in self._projects:
+                self._project_use[self._projects[project]] = used
+        self._decayed_at = state.at
 
     # --- a round ----------------------------------------------------------------------------------
 
@@ -868,9 +948,8 @@ class Board:
         for name, needed in self._limited.get(row, ()):
             self._use_limit(name, needed)
         self._settle_limits()
-        share = self._shares.get(group.user, 1.0)
         cost = float(self._price[place.model]) * (float(self._place_until[at]) - now)
-        self._use[self._user[row]] += cost / share
+        self._charge(row, group, cost)
         self._reopen(row)
         self._set_free(at, room)
 
@@ -955,6 +1034,15 @@ class Board:
         return int(could.sum()) < self.waiting
 
 
+def _least(rows: Ints, values: Floats) -> Ints:
+    """The rows of the least value."""
+    return rows[values == values.min()] if len(rows) > 1 else rows
+
+
+_Entry = tuple[int, float, float, float, int, int]
+"""A group's key, and its bucket."""
+
+
 class _Window:
     """The near-equal groups for the places of one kind, in the people's order; renewed as they run out."""
 
@@ -968,7 +1056,7 @@ class _Window:
         self.is_empty = False
         self._rows: Ints = np.zeros(0, np.int64)
         self._values: Floats = np.zeros(0)
-        self._heap: list[tuple[int, float, int, int]] | None = None
+        self._heap: list[_Entry] | None = None
         self._rank = 0
         """The first of the node's pools for which there is a group."""
         self._renew()
@@ -1061,25 +1149,31 @@ class _Window:
             self._is_used = True
             tier = board._tier[rows]
             rows = rows[tier == tier.min(initial=1 << 40)]
-            if board.weights.fair_share and len(board._user_names) > 1 and len(rows) > 1:
-                use = board._use[board._user[rows]]
-                rows = rows[use == use.min()]
+            if board.weights.fair_share and len(board._accounts) > 1:
+                rows = _least(rows, board._project_use[board._project_of[board._user[rows]]])
+                rows = _least(rows, board._use[board._user[rows]])
+            if board._takes_turns:
+                rows = _least(rows, board._turn[rows])
         if not len(rows):
             return None
         row = int(rows[board._rank[rows].argmin()]) if len(rows) > 1 else int(rows[0])
         return row if board._open[row] else None
 
     def _sort(self) -> None:
-        """The rows by priority and user, each user's in order: shares move with every start, the rest not."""
+        """The rows by priority and user (or job), each in order: use moves with every start, the rest not."""
         board = self._board
         rows = self._rows
-        is_fair = board.weights.fair_share and len(board._user_names) > 1
-        user = board._user[rows] if is_fair else np.zeros(len(rows), np.int64)
+        if board._takes_turns:
+            user = board._job_number[rows]
+        elif board.weights.fair_share and len(board._accounts) > 1:
+            user = board._user[rows]
+        else:
+            user = np.zeros(len(rows), np.int64)
         order = np.lexsort((board._rank[rows], user, board._tier[rows]))
         rows = rows[order]
         self._sorted = rows.tolist()
         self._sorted_values = self._values[order].tolist()
-        bucket = (board._tier[rows] << 20) + user[order]
+        bucket = (board._tier[rows] << 32) + user[order]
         starts = np.flatnonzero(np.diff(bucket, prepend=-1))
         self._heads = starts.tolist()
         self._ends = [*self._heads[1:], len(rows)]
@@ -1093,10 +1187,10 @@ class _Window:
         heap = self._heap
         assert heap is not None
         found: int | None = None
-        skipped: list[tuple[int, float, int, int]] = []
+        skipped: list[_Entry] = []
         while heap and found is None:
             entry = heap[0]
-            number = entry[3]
+            number = entry[-1]
             head, end = self._heads[number], self._ends[number]
             while head < end and not board._open[self._sorted[head]]:
                 head += 1

@@ -157,6 +157,17 @@ class StepState:
     vram_peak_mib: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseState:
+    """What projects and users have used of the farm, in price units over their share."""
+
+    at: float | None = None
+    """When it was counted, on the database's clock: it halves with time from there."""
+    projects: dict[str, float] = field(default_factory=dict)
+    users: Sequence[tuple[str, str, float]] = ()
+    """(project, user, use)."""
+
+
 @dataclass(slots=True, kw_only=True)
 class FarmState:
     """What all steps share, as plain data."""
@@ -173,6 +184,8 @@ class FarmState:
     """Device model -> [slots that take work, price of a second in parts of the whole farm's]. For people."""
     bound_s: float = 0.0
     """In which time no schedule drains what waited when the prices were set."""
+    use: dict[str, Any] = field(default_factory=dict)
+    """A UseState, as plain data."""
 
 
 class RunTimeModel:

@@ -27,11 +27,12 @@ class Predictive:
         weights: Weights | None = None,
         periods: Sequence[Period] = (),
         shares: Mapping[str, float] | None = None,
+        project_shares: Mapping[str, float] | None = None,
     ) -> None:
         self.model = model or RunTimeModel()
         self._always = weights or Weights()
         self._periods = tuple(periods)
-        self.board = Board(self.model, weights=self._always, shares=shares)
+        self.board = Board(self.model, weights=self._always, shares=shares, project_shares=project_shares)
         self._groups: dict[GroupKey, Group] = {}
         self._views: dict[NodeId, NodeView] = {}
 

@@ -26,7 +26,7 @@ class PriorityMode(StrEnum):
     RANK = "rank"
     """Among near-equals nothing of a lower priority starts before what is higher."""
     RATE = "rate"
-    """Priority 100 gets twice the share of priority 50; nobody waits for ever."""
+    """Of a user's jobs one of priority 100 gets twice what one of 50 gets; nobody waits for ever."""
 
 
 def _weight(default: Any, what: str) -> Any:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.flow.board import Board, group_key
 from farm.flow.match import LIMIT_PREFIX, Assignment, Group, fits
-from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
-from farm.flow.weights import Order, Weights
+from farm.flow.predict import Run, RunTimeModel, UseState, model_key, rates_of
+from farm.flow.weights import Order, PriorityMode, Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, NodeView, Use
 from farm.model.work import Profile, Tag
@@ -60,6 +61,7 @@ def board(
     weights: Weights | None = None,
     runs: Sequence[Run] = (),
     shares: dict[str, float] | None = None,
+    project_shares: dict[str, float] | None = None,
     limits: dict[str, int] | None = None,
 ) -> Board:
     model = RunTimeModel()
@@ -70,7 +72,7 @@ def board(
         model.add_step(str(each_group.step_id), each_group.profile)
     for run in runs:
         model.observe(run)
-    made = Board(model, weights=weights, shares=shares, limits=limits)
+    made = Board(model, weights=weights, shares=shares, project_shares=project_shares, limits=limits)
     for view in nodes:
         made.put_node(view, 0.0)
     for each_group in groups:
@@ -380,6 +382,83 @@ def test_no_user_is_more_than_one_task_over_their_share_while_others_wait(
     for step, given_nodes in got.items():
         by_user[users[step]] += len(given_nodes)
     assert max(by_user.values()) - min(by_user.values()) <= 1
+
+
+@given(
+    owners=st.lists(
+        st.tuples(st.sampled_from(["hero", "film", ""]), st.sampled_from(["anna", "ben"])),
+        min_size=2,
+        max_size=6,
+    ),
+    slots=st.integers(1, 30),
+    share=st.sampled_from([0.5, 1.0, 3.0]),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_project_and_no_user_in_it_is_more_than_one_task_over_their_share(
+    owners: list[tuple[str, str]], slots: int, share: float
+) -> None:
+    """Every task is as long and every device as dear: use is counted in tasks."""
+    nodes = [node(f"n{at:02d}") for at in range(slots)]
+    groups = [group(at, ready=99, project=project, user=user) for at, (project, user) in enumerate(owners)]
+    runs = [run for at in range(len(owners)) for run in known(at, 20)]
+    shares, project_shares = {"anna": share}, {"hero": share}
+    made = board(nodes, groups, runs=runs, weights=EVERYTHING, shares=shares, project_shares=project_shares)
+    projects: Counter[str] = Counter({project: 0 for project, _ in owners})
+    users: Counter[tuple[str, str]] = Counter(dict.fromkeys(owners, 0))
+    for step, places in where(made.round(0.0, 999)).items():
+        projects[owners[step][0]] += len(places)
+        users[owners[step]] += len(places)
+    used = {project: count / project_shares.get(project, 1.0) for project, count in projects.items()}
+    one = 1 / min(share, 1.0) + 1e-9
+    assert max(used.values()) - min(used.values()) <= one
+    for project in projects:
+        within = [n / shares.get(user, 1.0) for (of, user), n in users.items() if of == project]
+        assert max(within) - min(within) <= one
+
+
+@given(st.lists(st.integers(1, 100), min_size=2, max_size=5), st.integers(5, 40), st.booleans())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_priority_as_a_rate_gives_each_job_its_part_and_starves_none(
+    priorities: list[int], slots: int, is_one_by_one: bool
+) -> None:
+    weights = replace(EVERYTHING, priority_mode=PriorityMode.RATE)
+    nodes = [node(f"n{at:02d}") for at in range(slots)]
+    groups = [group(at, ready=99, priority=priority) for at, priority in enumerate(priorities)]
+    runs = [run for at in range(len(groups)) for run in known(at, 20)]
+    made = board(nodes, groups, runs=runs, weights=weights)
+    got: Counter[int] = Counter(dict.fromkeys(range(len(groups)), 0))
+    for _ in range(slots if is_one_by_one else 1):
+        for step, places in where(made.round(0.0, 1 if is_one_by_one else 999)).items():
+            got[step] += len(places)
+    assert got.total() == slots
+    turns = [got[at] / priority for at, priority in enumerate(priorities)]
+    assert max(turns) - min(turns) <= 1 / min(priorities) + 1e-9
+
+
+def test_a_job_that_comes_later_does_not_catch_up_with_what_others_have_had() -> None:
+    weights = replace(EVERYTHING, priority_mode=PriorityMode.RATE)
+    nodes = [node(f"n{at:02d}") for at in range(30)]
+    made = board(nodes, [group(0, ready=99)], runs=known(0, 20), weights=weights)
+    assert len(made.round(0.0, 20)) > 0
+    made.model.add_step("1", Profile())  # type: ignore[attr-defined]
+    for run in known(1, 20):
+        made.model.observe(run)  # type: ignore[attr-defined]
+    made.put_group(group(1, ready=99), 1.0)
+    made.reprice(1.0, force=True)
+    counts = {step: len(places) for step, places in where(made.round(1.0, 10)).items()}
+    assert abs(counts[0] - counts[1]) <= 1
+
+
+def test_what_was_used_goes_on_with_the_next_scheduler() -> None:
+    nodes = [node(f"n{at}") for at in range(4)]
+    first = board(
+        nodes, [group(0, ready=4, user="anna", project="hero")], runs=known(0, 20), weights=EVERYTHING
+    )
+    first.round(0.0, 4)
+    groups = [group(0, ready=9, user="anna", project="hero"), group(1, ready=9, user="ben", project="film")]
+    second = board(nodes, groups, runs=known(0, 20) + known(1, 20), weights=EVERYTHING)
+    second.set_use(UseState(**json.loads(json.dumps(asdict(first.use_now())))))
+    assert where(second.round(1.0, 4)) == {1: ["n0", "n1", "n2", "n3"]}
 
 
 def test_nothing_starves_while_shorter_work_keeps_coming() -> None:
