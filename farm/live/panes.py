@@ -110,9 +110,10 @@ TASK_COLUMNS: Final = (
     Column(title="TRY", width=3, most=3, rank=6, is_right=True),
     Column(title="DONE", width=4, most=4, rank=5, is_right=True),
     Column(title="RUN", width=7, most=8, rank=3, is_right=True),
-    Column(title="USUAL", width=7, most=8, rank=7, is_right=True),
+    Column(title="EXPECT", width=7, most=8, rank=7, is_right=True),
     Column(title="×", width=4, most=5, rank=8, is_right=True),
     Column(title="QUIET", width=6, most=8, rank=10, is_right=True),
+    Column(title="SCORE", width=5, most=5, rank=12, is_right=True),
     Column(title="VRAM GB", width=7, most=9, rank=9, is_right=True),
     Column(title="STEP", width=8, most=16, rank=11),
     Column(title="WHAT IT SAYS", width=12, most=400, rank=4),
@@ -323,7 +324,10 @@ def _fails(node: Node) -> Piece:
 def task_line(line: TaskLine, step: Step | None, now: float, columns: list[tuple[Column, int]]) -> Line:
     """`step`: the task's, where it is known; now: seconds since the epoch on the database's clock."""
     task, attempt = line.task, line.attempt
+    decision = attempt.decision if attempt is not None else None
     expected_s = step.mean_runtime_s if step is not None else None
+    if decision is not None:
+        expected_s = decision.predicted_s
     run_s = task.runtime_s or (attempt.runtime_s if attempt is not None else None)
     is_live = task.state in LIVE_TASKS
     if is_live and attempt is not None and attempt.started_at is not None:
@@ -345,9 +349,10 @@ def task_line(line: TaskLine, step: Step | None, now: float, columns: list[tuple
             "TRY": (str(task.starts), "warn" if task.failures else ""),
             "DONE": (_percent(task.progress) if is_live else "", "busy"),
             "RUN": (duration(run_s), ""),
-            "USUAL": (duration(expected_s), "dim"),
+            "EXPECT": (duration(expected_s), "dim"),
             "×": ("" if times is None else f"{times:.1f}", "warn" if (times or 0) > _SLOW else ""),
             "QUIET": (_quiet(attempt) if is_live else "", ""),
+            "SCORE": ("" if decision is None else f"{decision.advantage:.2f}", "dim"),
             "VRAM GB": (_vram_of(usage.vram_peak_mib if usage else None, step), ""),
             "WHAT IT SAYS": (told, "warn" if task.reason else "dim"),
         },

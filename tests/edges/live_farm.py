@@ -104,6 +104,17 @@ def an_attempt(number: int, **changes: Any) -> dict[str, Any]:
         "assigned_at": NOW - 31,
         "started_at": NOW - 30,
         "message": "Sample 205/512",
+        "evidence": {"attempt_id": f"attempt-{number}", "age_s": 30.0, "silent_s": 4.0},
+        "decision": {
+            "model": "NVIDIA L40S",
+            "predicted_s": 24.0,
+            "upper_s": 31.0,
+            "load_s": 2.0,
+            "price": 0.1,
+            "advantage": 0.87,
+            "best_advantage": 0.9,
+            "near_equals": 1,
+        },
     } | changes
 
 
