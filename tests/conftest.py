@@ -10,17 +10,25 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import settings
 
 from farm.store import schema
 from farm.store.engine import open_engine
 
-POSTGRES = "postgresql://postgres@127.0.0.1"
+POSTGRES = os.environ.get("FARM_TEST_POSTGRES", "postgresql://postgres@127.0.0.1/postgres")
+"""A server and a role that may make databases on it."""
+
+IS_CI = os.environ.get("FARM_TEST_SERVICES") == "required"
+# No example is late on a busy machine. In CI the examples are the same each time: what turns red there is the
+# change's doing, while every run on a developer's machine looks for new ones.
+settings.register_profile("ridgeline", deadline=None, derandomize=IS_CI)
+settings.load_profile("ridgeline")
 
 
 def missing(service: str, why: object) -> None:
     """Skip the test, or fail it where services are required."""
     text = f"{service} is not there: {why}"
-    if os.environ.get("FARM_TEST_SERVICES") == "required":
+    if IS_CI:
         pytest.fail(text)
     pytest.skip(text)
 
@@ -31,7 +39,7 @@ def new_postgres_database() -> str:
     _on_server(f"CREATE DATABASE {name}")
     # Tests kill processes, not machines: what the server has taken is as good as kept.
     _on_server(f"ALTER DATABASE {name} SET synchronous_commit = off")
-    return f"{POSTGRES}/{name}"
+    return f"{POSTGRES.rpartition('/')[0]}/{name}"
 
 
 def drop_postgres_database(url: str) -> None:
@@ -40,7 +48,7 @@ def drop_postgres_database(url: str) -> None:
 
 def _on_server(statement: str) -> None:
     engine = sa.create_engine(
-        f"{POSTGRES}/postgres".replace("postgresql:", "postgresql+psycopg:"),
+        POSTGRES.replace("postgresql:", "postgresql+psycopg:"),
         isolation_level="AUTOCOMMIT",
         connect_args={"connect_timeout": 3},
     )
