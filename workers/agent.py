@@ -13,6 +13,7 @@ The supervisor decides with `workers.lifecycle`, which is pure; this module carr
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import logging
 import os
@@ -21,6 +22,7 @@ import secrets
 import selectors
 import sys
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection
@@ -54,12 +56,14 @@ from farm.wire.messages import (
     Launch,
     LogChunk,
     Order,
+    ParkedMessage,
     Progress,
     ReportsAccepted,
     SayHello,
     Started,
     Stop,
     TidyJob,
+    dump,
 )
 from workers import capabilities as machine
 from workers import containment, lifecycle, staging
@@ -289,9 +293,16 @@ class _Supervisor:
         slots = {device.id: device.slots for device in with_slots.devices}
         self.post(lifecycle.DevicesChanged(slots=slots))
 
-    def _park(self, body: bytes) -> None:
+    def _park(self, queue: str, body: bytes, reason: str) -> None:
         if self._parts is not None:
-            self._parts.sender.park(body)
+            parked = ParkedMessage(
+                queue=queue,
+                by=self._node_id,
+                reason=reason,
+                body=base64.b64encode(body).decode(),
+                at=time.time(),
+            )
+            self._parts.sender.park(dump(parked))
 
     # --- the supervisor's thread ---
 

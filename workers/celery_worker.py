@@ -26,8 +26,8 @@ from farm.broker.queues import node_control_queue, node_launch_queue
 from farm.model.ids import NodeId
 from farm.settings import Settings
 from farm.text import clean
-from farm.wire.messages import Control, Launch, UnknownMessage, load
-from farm.wire.queues import LAUNCH_HANDLER
+from farm.wire.messages import WIRE_VERSION, Control, Launch, UnknownMessage, load
+from farm.wire.queues import LAUNCH_HANDLER, control_queue
 
 _LOG = logging.getLogger(__name__)
 _KombuConsumer: Any = messaging.Consumer
@@ -43,7 +43,7 @@ class CeleryWorker:
     """Runs in a thread of its own, for ever reconnecting, until `stop`.
 
     on_launch, on_control: called with each message that can be read; must not block.
-    on_unreadable: called with the body of each message that this version cannot read.
+    on_unreadable: called with queue, body and reason of each message that this version cannot read.
     on_connected: called after each (re)connect, before the first message.
     """
 
@@ -53,7 +53,7 @@ class CeleryWorker:
         *,
         on_launch: Callable[[Launch], None],
         on_control: Callable[[Any], None],
-        on_unreadable: Callable[[bytes], None],
+        on_unreadable: Callable[[str, bytes, str], None],
         on_connected: Callable[[], None],
     ) -> None:
         self._node_id = NodeId(settings.node_name)
@@ -142,7 +142,11 @@ class CeleryWorker:
         try:
             launch: Launch = load(Launch, body)
         except UnknownMessage as error:
-            self._unreadable(body.encode(), error)
+            self._unreadable(self._launch_queue.name, body.encode(), error)
+            return
+        if launch.wire > WIRE_VERSION + 1:
+            newer = f"it is of wire version {launch.wire}, this node speaks {WIRE_VERSION}: upgrade the node"
+            self._unreadable(self._launch_queue.name, body.encode(), newer)
             return
         self._on_launch(launch)
 
@@ -151,15 +155,16 @@ class CeleryWorker:
         try:
             control = load(Control, body)
         except UnknownMessage as error:
-            self._unreadable(body, error)
+            self._unreadable(control_queue(self._node_id), body, error)
         else:
             self._on_control(control)
         # Stops are repeated and answers are worth little: nothing is lost when this agent dies now.
         message.ack_log_error(_LOG, self._consumer.connection_errors)
 
-    def _unreadable(self, body: bytes, error: Exception | str) -> None:
-        _LOG.error("a message was parked: %s", clean(str(error), limit=500, one_line=True))
-        self._on_unreadable(body)
+    def _unreadable(self, queue: str, body: bytes, error: Exception | str) -> None:
+        reason = clean(str(error), limit=500, one_line=True)
+        _LOG.error("a message was parked: %s", reason)
+        self._on_unreadable(queue, body, reason)
 
     def _connected(self, consumer: Any) -> None:
         self._consumer = consumer
@@ -229,7 +234,8 @@ def _parking_consumer(owner: CeleryWorker) -> type[CeleryConsumer]:
 
         def _park(self, message: Any, error: Exception | str) -> None:
             raw = message.body
-            owner._unreadable(raw if isinstance(raw, bytes) else str(raw).encode(), error)
+            body = raw if isinstance(raw, bytes) else str(raw).encode()
+            owner._unreadable(owner._launch_queue.name, body, error)
             message.ack_log_error(_LOG, self.connection_errors)
 
     return ParkingConsumer

@@ -142,7 +142,7 @@ class Sender:
                 self._changed.notify()
 
     def park(self, body: bytes) -> None:
-        """Keep a message that this version cannot read, for a newer one or a person."""
+        """Keep a message that this version cannot read (a ParkedMessage), for a newer one or a person."""
         with self._changed:
             self._parked.append(body)
             self._changed.notify()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,8 +18,12 @@ from farm.broker.app import transport_options
 from farm.broker.publisher import BROKER_ERRORS
 from farm.broker.queues import parked_queue
 from farm.errors import Unavailable
+from farm.wire.messages import ParkedMessage, dump
+from farm.wire.queues import REPORTS
 
 _LOG = logging.getLogger(__name__)
+_PARKED_KNOWN = 1_000
+_MOST_REASON = 500
 
 
 class Intake:
@@ -30,6 +37,8 @@ class Intake:
         self._consumer: Consumer | None = None
         self._inbox: list[Message] = []
         self._handed: list[Message] = []
+        self._parked: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of what was parked last."""
 
     @property
     def is_connected(self) -> bool:
@@ -72,16 +81,34 @@ class Intake:
             self.close()
             raise Unavailable(f"the broker connection was lost: {error}") from error
 
-    def park(self, body: bytes) -> None:
-        """Keep a message that cannot be read, for a newer version or a person. Raises Unavailable."""
+    def park(self, body: bytes, *, by: str, reason: str) -> None:
+        """Keep a message that cannot be read, for a newer version or a person. Raises Unavailable.
+
+        A node sends again what is not answered: the same message is kept once.
+        """
         if self._connection is None:
             raise Unavailable("the broker connection was lost")
+        digest = hashlib.sha256(body).digest()
+        if digest in self._parked:
+            return
+        self._parked[digest] = None
+        if len(self._parked) > _PARKED_KNOWN:
+            self._parked.popitem(last=False)
+        parked = ParkedMessage(
+            queue=REPORTS,
+            by=by,
+            reason=reason[:_MOST_REASON],
+            body=base64.b64encode(body).decode(),
+            at=time.time(),
+        )
         try:
             with self._connection.channel() as channel:
                 queue = parked_queue()(channel)
                 queue.declare()
                 channel.basic_publish(
-                    channel.prepare_message(body, content_type="application/json", content_encoding="utf-8"),
+                    channel.prepare_message(
+                        dump(parked), content_type="application/json", content_encoding="utf-8"
+                    ),
                     exchange="",
                     routing_key=queue.name,
                 )
@@ -111,6 +138,8 @@ class Intake:
             prefetch_count=self._prefetch,
         )
         consumer.consume()
+        # Nodes park too, and cannot declare it everywhere.
+        parked_queue()(channel).declare()
         self._connection, self._consumer = connection, consumer
         _LOG.info("consuming %s", ", ".join(queue.name for queue in self._queues))
         return connection

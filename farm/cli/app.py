@@ -97,6 +97,8 @@ def _state_of(what: str) -> Any:
 
 _JOBS = _completing("jobs")
 _NODES = _completing("nodes")
+ParkedIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="As listed.")]
+AllParked = Annotated[bool, typer.Option("--all", help="All of them.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the farm's own objects as JSON, for scripts.")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's number.", autocompletion=_JOBS)]
 JobNames = Annotated[
@@ -1390,6 +1392,39 @@ def _add_administration(app: typer.Typer, programs: Programs, connect: Connect) 
         from farm.settings import load_settings
 
         database.restore(load_settings(), path)
+
+    parked = typer.Typer(
+        help="Messages that nobody could read.", invoke_without_command=True, rich_markup_mode=None
+    )
+    app.add_typer(parked, name="parked", epilog=examples("farm parked", "farm parked replay --all"))
+
+    @parked.callback()
+    def list_parked(context: typer.Context, json: Json = False) -> None:
+        """List messages that their receiver could not read, as from a newer version.
+
+        Nothing is lost by it: each is kept until it is sent on or dropped.
+        """
+        if context.invoked_subcommand is None:
+            from farm.cli import parked
+            from farm.settings import load_settings
+
+            parked.show_parked(load_settings(), is_json=json)
+
+    @parked.command("replay", epilog=examples("farm parked replay --all", "farm parked replay 3f9a0c1b2d4e"))
+    def replay_parked(ids: ParkedIds = None, takes_all: AllParked = False) -> None:
+        """Send messages on to those that they were for, as after an upgrade."""
+        from farm.cli import parked
+        from farm.settings import load_settings
+
+        parked.replay(load_settings(), ids or (), takes_all=takes_all)
+
+    @parked.command("drop", epilog=examples("farm parked drop 3f9a0c1b2d4e", "farm parked drop --all"))
+    def drop_parked(ids: ParkedIds = None, takes_all: AllParked = False) -> None:
+        """Throw messages away for good."""
+        from farm.cli import parked
+        from farm.settings import load_settings
+
+        parked.drop(load_settings(), ids or (), takes_all=takes_all)
 
     @app.command(epilog=examples("farm reconcile", "farm reconcile 12 --fix", "farm reconcile --json"))
     def reconcile(

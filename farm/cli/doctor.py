@@ -347,6 +347,30 @@ def check_broker(url: str) -> Iterator[Finding]:
     product, version = str(properties.get("product", "?")), str(properties.get("version", "?"))
     yield Finding(check=check, level=Level.OK, text=f"{place} answers")
     yield check_rabbitmq(product, version)
+    yield from check_parked(url)
+
+
+def check_parked(url: str) -> Iterator[Finding]:
+    from farm.broker.parked import listed
+
+    check = "parked messages"
+    try:
+        found = listed(url)
+    except Unavailable as error:
+        yield Finding(
+            check=check,
+            level=Level.NOTE,
+            text=f"it cannot be seen whether there are any: {error}",
+            advice="this account may not read queue farm.parked; look from the server",
+        )
+        return
+    if found:
+        yield Finding(
+            check=check,
+            level=Level.WARNING,
+            text=f"{plural(len(found), 'message')} could not be read, the first by {found[0].by or '?'}",
+            advice="`farm parked` lists them; after an upgrade `farm parked replay --all` sends them on",
+        )
 
 
 def check_account(url: str) -> Iterator[Finding]:

@@ -228,7 +228,7 @@ class Scheduler:
         if not was_connected:
             self._settled_since = self._clock()
         for body in heard.unreadable:
-            self._intake.park(body)
+            self._intake.park(body, by=self._holder, reason="this version cannot read it")
         try:
             answers = self._settle(heard)
         except DBAPIError:
@@ -269,7 +269,7 @@ class Scheduler:
                 answers += self._settle(heard)
             except DBAPIError:
                 _LOG.exception("parked a message that the database does not take")
-                self._intake.park(body)
+                self._intake.park(body, by=self._holder, reason="the database does not take it")
         return answers
 
     def _settle(self, heard: Heard) -> list[tuple[NodeId, object]]:

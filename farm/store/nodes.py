@@ -16,7 +16,7 @@ from farm.store import events, rows
 from farm.store.engine import db_now
 from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
 from farm.text import clean
-from farm.wire.messages import WIRE_VERSION, Heartbeat
+from farm.wire.messages import OLDEST_WIRE, WIRE_VERSION, Heartbeat
 
 _T = NodeRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
@@ -54,6 +54,10 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     if beat.wire > WIRE_VERSION:
         return Hearing(
             refused=f"it speaks wire version {beat.wire}, this farm {WIRE_VERSION}: upgrade the farm"
+        )
+    if beat.wire < OLDEST_WIRE:
+        return Hearing(
+            refused=f"it speaks wire version {beat.wire}, this farm {OLDEST_WIRE} or newer: upgrade the node"
         )
     if row is None:
         if beat.capabilities is None:

@@ -22,6 +22,8 @@ from farm.model.states import Outcome
 from farm.model.work import Isolation, OutputSpec
 
 WIRE_VERSION = 1
+OLDEST_WIRE = max(WIRE_VERSION - 1, 1)
+"""Farm and nodes may be one version apart, so that they can be upgraded one after the other."""
 
 
 class UnknownMessage(FarmError):
@@ -237,6 +239,25 @@ class Telemetry:
 
 
 FromNode = Annotated[Heartbeat | Reports | Telemetry, Field(discriminator="kind")]
+
+
+# --- what could not be read -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedMessage:
+    """A message that its receiver could not read, kept whole for a newer version or a person."""
+
+    queue: str
+    """Where it was on its way to."""
+    by: str
+    """Who could not read it."""
+    reason: str
+    body: str
+    """Base64: it may be no text at all."""
+    at: float = 0.0
+    """Seconds since the epoch, by the clock of who parked it."""
+    kind: Literal["parked"] = "parked"
 
 
 # --- agent <-> session host (JSON lines over pipes, or the host's socket) -------------------------------

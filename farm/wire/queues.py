@@ -14,12 +14,14 @@ PARKED = "farm.parked"
 LAUNCH_HANDLER = "farm.launch"
 """The name of the agent's Celery handler."""
 
+LAUNCH_PREFIX = "node."
+CONTROL_PREFIX = "ctl."
 NODE_QUEUE_EXPIRES_MS = 24 * 3600 * 1000
 
 
 def launch_queue(node_id: NodeId) -> str:
-    return f"node.{node_id}"
+    return f"{LAUNCH_PREFIX}{node_id}"
 
 
 def control_queue(node_id: NodeId) -> str:
-    return f"ctl.{node_id}"
+    return f"{CONTROL_PREFIX}{node_id}"
