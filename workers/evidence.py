@@ -31,7 +31,7 @@ BUSY_BYTES_S: Final = 1024
 """Read or written a second; a line that says that it waits is less."""
 QUIET_S: Final = 5.0
 """After so long without CPU the threads are looked at one by one, and where they wait."""
-FILES_AFTER_S: Final = 10.0
+FILES_AFTER_S: Final = 5.0
 """After so long of doing nothing it is looked whether the output files are there."""
 _MOST_THREADS: Final = 64
 _PAGE_MIB: Final = os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -336,6 +336,12 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
         timeout: Annotated[
             str | None, typer.Option(metavar="TIME", help="Stop a frame that takes longer: 600, 90m, 2h.")
         ] = None,
+        on_stall: Annotated[
+            Literal["warn", "copy", "migrate", "kill"] | None,
+            typer.Option(
+                help="What to do about a frame that hangs or crawls; as the farm does when left out."
+            ),
+        ] = None,
         pretend: Annotated[
             bool, typer.Option("--pretend", help="Show what would be done; submit nothing.")
         ] = False,
@@ -392,6 +398,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             is_overwrite=overwrite,
             is_trusting=trust_scripts,
             timeout=timeout,
+            on_stall=on_stall,
         )
         _finish(
             run_submit(
@@ -617,6 +624,18 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
         from farm.cli import matching
 
         matching.profile(connect(), job, is_json=json)
+
+    @app.command(epilog=examples("farm stalled", "farm stalled --all --json"))
+    def stalled(
+        everything: Annotated[
+            bool, typer.Option("--all", "-a", help="Also what works and has said nothing for a while.")
+        ] = False,
+        json: Json = False,
+    ) -> None:
+        """List what runs and gets nowhere: what it is taken for, by which evidence, and what was done."""
+        from farm.cli import stalled as stalls
+
+        stalls.stalled(connect(), with_silent=everything, is_json=json)
 
     @app.command(epilog=examples("farm stats", "farm stats --json"))
     def stats(json: Json = False) -> None:

@@ -19,6 +19,7 @@ from farm.cli.listing import Listing, Wanted
 from farm.cli.notify import notify
 from farm.cli.progress import follow, is_all_done, outcome
 from farm.cli.show import Column, cell, shown, words
+from farm.cli.stalled import costs_told
 from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields, node_notes
 from farm.control.views import FoundLine, JobView, LogView, WhyView
 from farm.errors import NotFound, Unavailable, UserError
@@ -176,6 +177,8 @@ def job(client: Client, text: str, *, is_json: bool) -> None:
         limits.append(f"at most {settings.max_running} at once")
     if settings.timeout_s is not None:
         limits.append(f"a frame may take {duration(settings.timeout_s)}")
+    if settings.on_stall is not None:
+        limits.append(f"a stalled frame: {settings.on_stall}")
     took = "" if job.finished_at is None else duration(job.finished_at - job.submitted_at)
     show.facts(
         [
@@ -203,6 +206,7 @@ def job(client: Client, text: str, *, is_json: bool) -> None:
                 f"{duration(spread.p99_s)} (99); SD {duration(spread.sd_s)}, "
                 f"{spread.relative * 100:.0f} % of the mean {duration(spread.mean_s)}",
             ),
+            ("moved", costs_told(view.moves)),
             *(("writes", words(place)) for place in _places(job.steps, job.output_directories)),
         ]
     )
@@ -476,6 +480,8 @@ def logs(
     attempt = _attempt(client, view, frame=frame, task_id=task_id, attempt_id=attempt_id)
     task = read(Task, client.get(f"/tasks/{attempt.task_id}"))
     show.note(f"{_label(task)} on {attempt.node_id}: {attempt.state} (attempt {attempt.id})")
+    if attempt.stall is not None and attempt.stall.is_stall:
+        show.note(f"taken for {show.shown(attempt.stall.told, 500)}")
     pieces = _log(client, attempt.id, is_following=is_following, is_whole=tail is not None)
     if tail is None:
         for piece in pieces:

@@ -6,6 +6,7 @@ from farm.cli import show
 from farm.cli.client import Client, read
 from farm.cli.looks import find_job
 from farm.cli.show import Column, cell
+from farm.cli.stalled import costs_told
 from farm.control.views import MatchingView, PolicySpread, ProfileView, StepProfile
 from farm.flow.stats import Calibration, Spread, Within
 from farm.model.work import Profile
@@ -116,6 +117,7 @@ def stats(client: Client, *, is_json: bool) -> None:
     facts += [
         ("predicted tasks", _calibration(view.predictions)),
         ("predicted ends", _calibration(view.etas)),
+        ("moved", costs_told(view.moves)),
         ("waiting work", f"at least {duration(view.waiting_bound_s)} on the farm as it is"),
     ]
     show.facts(facts)

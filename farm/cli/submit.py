@@ -20,6 +20,7 @@ from farm.flow.submit import TaskSpace, plan_job, read_limit_needs
 from farm.model.frames import describe, expand_pattern, has_frame, parse_frames, part_name
 from farm.model.ids import JobId
 from farm.model.plugin import Plugin, Preview, SubmitOptions
+from farm.model.stalls import StallPolicy
 from farm.model.work import JobSettings, Submission, Tag
 from farm.text import plural
 
@@ -61,6 +62,7 @@ class Wish:
     is_overwrite: bool = False
     is_trusting: bool = False
     timeout: str | None = None
+    on_stall: str | None = None
     is_preview_first: bool = False
     is_probed: bool = False
     is_cold: bool = False
@@ -178,6 +180,7 @@ def chosen_settings(wish: Wish) -> dict[str, Any]:
         "limits": read_limit_needs(wish.limits, what="--limit") or None,
         "tag": None if wish.profile is None else Tag(wish.profile),
         "timeout_s": None if wish.timeout is None else seconds(wish.timeout),
+        "on_stall": None if wish.on_stall is None else StallPolicy(wish.on_stall),
         "depends_on": tuple(JobId(_job_number(text)) for text in wish.depends_on) or None,
         "is_paused": wish.is_paused or None,
         "reverse": wish.is_reverse or None,

@@ -44,6 +44,7 @@ from farm.control.views import (
     PlanView,
     ProfileView,
     RetryChoice,
+    StalledView,
     TaskChoice,
     TokenRequest,
     TokenView,
@@ -67,6 +68,7 @@ from farm.model.frames import canonical, describe, parse_frames
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.limits import MAX_LIMIT, Limit, check_limit_name, limits_needed
 from farm.model.machines import Node, NodeView
+from farm.model.stalls import MoveCosts
 from farm.model.states import (
     ENDED_JOBS,
     ENDED_TASKS,
@@ -89,6 +91,7 @@ from farm.store import (
     moves,
     nodes,
     rows,
+    stalling,
     tokens,
 )
 from farm.store.engine import db_now, reading, writing
@@ -371,7 +374,8 @@ class Desk:
         """Raises NotFound."""
         with reading(self._engine) as db:
             job = jobs.read_job(db, job_id)
-        return self._view(job)
+            moves = stalling.costs(db, job_id)
+        return replace(self._view(job), moves=moves if moves != MoveCosts() else None)
 
     def change_job(self, job_id: JobId, change: JobChange, by: Caller) -> JobView:
         """Raises NotFound, Forbidden, UserError."""
@@ -538,7 +542,26 @@ class Desk:
     def matching(self) -> MatchingView:
         """How matching does, farm-wide."""
         with reading(self._engine) as db:
-            return matching.view(db, self._settings.policy)
+            view = matching.view(db, self._settings.policy)
+            return replace(view, moves=stalling.costs(db))
+
+    def stalled(self, *, with_silent: bool) -> Page[StalledView]:
+        """Live attempts that are taken for stalled, the longest first."""
+        with reading(self._engine) as db:
+            found = stalling.stalled(db, with_silent=with_silent)
+        return Page(
+            items=tuple(
+                StalledView(
+                    job_name=each.job_name,
+                    user=each.user,
+                    step=each.step,
+                    label=self._label(each.attempt.job_id, each.step, each.index),
+                    stall=each.stall,
+                    attempt=each.attempt,
+                )
+                for each in found
+            )
+        )
 
     def job_usage(self, job_id: JobId) -> JobUsage:
         """Raises NotFound."""
@@ -885,6 +908,8 @@ def _why_job(db: sa.Connection, job: Job, matching: _Matching) -> Iterable[WhyLi
                 "be staged; waits for the node to come back, or for `farm release`",
                 is_momentary=False,
             )
+    for found in stalling.stalled(db, job_id=job.id, limit=20) if counts.live else ():
+        yield WhyLine(step=found.step, text=f"on {found.attempt.node_id} taken for {found.stall.told}")
     for group in matching.groups(job.id):
         step = next(step for step in job.steps if step.id == group.step_id)
         yield from _why_group(db, step, group, matching)
@@ -963,6 +988,9 @@ def _why_task(db: sa.Connection, job: Job, task: Task, matching: _Matching) -> I
         return
     if task.state in (TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING):
         yield line(f"{task.state} on {task.node_id}")
+        for found in stalling.stalled(db, job_id=job.id, with_silent=True):
+            if found.attempt.task_id == task.id:
+                yield line(f"on {found.attempt.node_id} taken for {found.stall.told}")
         return
     if task.state is TaskState.WAITING or job.state is not JobState.ACTIVE:
         yield from (why for why in _why_job(db, job, matching) if why.step in ("", task.step))

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from farm.flow.stats import Calibration, Spread, Within
+from farm.model.attempts import Attempt
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.limits import LimitScope
 from farm.model.machines import Demand
+from farm.model.stalls import MoveCosts, Stall
 from farm.model.states import TaskState
 from farm.model.work import Counts, Isolation, Job, Profile, Tag
 
@@ -39,6 +41,8 @@ class JobView:
     """Of completion times (a task's first start to its delivery), the newest 2,000 at most."""
     waiting: str = ""
     """Why nothing runs, one line; empty when something runs or the job has ended."""
+    moves: MoveCosts | None = None
+    """What moving its attempts has cost and saved; null in lists, and where none was moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,20 @@ class PolicySpread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StalledView:
+    """A live attempt that is taken for stalled, or works in silence."""
+
+    job_name: str
+    user: str
+    step: str
+    label: str
+    """Of its task, for people."""
+    stall: Stall
+    attempt: Attempt
+    """With the evidence as it came last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingView:
     """How matching does: spread of completion, prices, predictions, and nodes slow for no visible reason."""
 
@@ -150,6 +168,8 @@ class MatchingView:
     """In which time no schedule drains what waits."""
     models: tuple[ModelWorth, ...]
     slow_nodes: tuple[NodeFactor, ...]
+    moves: MoveCosts = MoveCosts()
+    """What moving stalled attempts has cost and saved, of all jobs that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,9 @@ def _hung(seen: Evidence, expected: Expectation | None, after_s: float) -> str:
     gpu = "" if not seen.on_gpu else ", the GPU cannot say" if is_blind else ", no GPU"
     last = f": {seen.last_line}" if seen.last_line else ""
     said = (
-        f"last output {duration(seen.silent_s)} ago{last}" if seen.silent_s < seen.age_s else "no output yet"
+        f"last output {duration(seen.silent_s)} ago{last}"
+        if seen.last_line or seen.silent_s < seen.age_s
+        else "no output yet"
     )
     return f"no CPU, no I/O{gpu} for {duration(seen.idle_s)}; {said}"
 

@@ -25,6 +25,7 @@ from farm.control.views import (
     PlanView,
     PolicySpread,
     ProfileView,
+    StalledView,
     StepProfile,
     TokenView,
     WhyLine,
@@ -37,6 +38,7 @@ from farm.model.events import Event, EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.limits import LimitScope
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, Node
+from farm.model.stalls import Evidence, MoveCosts, Stall, StallKind
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Counts, Isolation, Job, JobSettings, OutputSpec, Profile, Step, Tag, Task
 
@@ -121,6 +123,7 @@ JOB_VIEW = JobView(
     tag=Tag.COMPUTE,
     eta_s=(1_606.5, 1_690.2),
     spread=spread([28.0, 31.0, 35.5]),
+    moves=MoveCosts(moved=2, copies=1, copies_won=1, lost_s=320.0, saved_s=2_700.0),
 )
 TASK = Task(
     id=TaskId(4_711),
@@ -283,6 +286,44 @@ PLAN = PlanView(
     warnings=(),
 )
 CHANGED = ChangedView(changed=200, job=JOB_VIEW)
+_STALL = Stall(
+    kind=StallKind.HUNG,
+    text="no CPU, no I/O for 2:10; last output 2:11 ago: Developing out.exr",
+    since=1_764_486_171.0,
+    action="ended, to run on another node",
+)
+STALLED = StalledView(
+    job_name="shot_010",
+    user="anna",
+    step="Render",
+    label="7",
+    stall=_STALL,
+    attempt=Attempt(
+        id=_ATTEMPT_ID,
+        task_id=TaskId(4_711),
+        job_id=JobId(12),
+        step_id=StepId(31),
+        node_id=NodeId("blade-3"),
+        device_id="cpu",
+        state=AttemptState.CANCELLING,
+        assigned_at=1_764_486_010.0,
+        started_at=1_764_486_010.1,
+        evidence=Evidence(
+            attempt_id=_ATTEMPT_ID,
+            age_s=161.0,
+            processes=1,
+            states={"S": 1},
+            command="mitsuba",
+            cpu_s=31.2,
+            memory_mib=812,
+            cpu_idle_s=130.0,
+            io_idle_s=130.0,
+            silent_s=131.0,
+            last_line="Developing out.exr",
+        ),
+        stall=_STALL,
+    ),
+)
 WHY = WhyView(
     lines=(
         WhyLine(

@@ -22,6 +22,7 @@ from farm.control.views import (
     Page,
     PlanView,
     ProfileView,
+    StalledView,
     TokenView,
     WhyView,
 )
@@ -445,6 +446,21 @@ def list_task_attempts(desk: TheDesk, task_id: TaskNumber, limit: Limit = 100) -
 def why_task(desk: TheDesk, task_id: TaskNumber) -> WhyView:
     """Why the task does not run, or where it runs."""
     return desk.why_task(TaskId(task_id))
+
+
+@tasks.get(
+    "/stalled",
+    summary="List stalled attempts",
+    responses=_answers(examples.page(examples.STALLED)),
+)
+def list_stalled(
+    desk: TheDesk,
+    silent: Annotated[
+        bool, Query(description="Also those that work and have said nothing for a while.")
+    ] = False,
+) -> Page[StalledView]:
+    """Attempts that run and are taken for stalled, each with its evidence; the longest stalled first."""
+    return desk.stalled(with_silent=silent)
 
 
 @tasks.get(

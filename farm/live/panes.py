@@ -338,7 +338,10 @@ def task_line(line: TaskLine, step: Step | None, now: float, columns: list[tuple
         where = _where(attempt.node_id, attempt.device_id)
     usage = attempt.usage if attempt is not None else None
     told = task.reason or (attempt.message if attempt is not None and is_live else "")
-    told = told or "; ".join(task.warnings)
+    if is_live and attempt is not None and attempt.stall is not None and attempt.stall.is_stall:
+        told, is_stalled = attempt.stall.told, True
+    else:
+        told, is_stalled = told or "; ".join(task.warnings), False
     return row(
         columns,
         {
@@ -354,7 +357,7 @@ def task_line(line: TaskLine, step: Step | None, now: float, columns: list[tuple
             "QUIET": (_quiet(attempt) if is_live else "", ""),
             "SCORE": ("" if decision is None else f"{decision.advantage:.2f}", "dim"),
             "VRAM GB": (_vram_of(usage.vram_peak_mib if usage else None, step), ""),
-            "WHAT IT SAYS": (told, "warn" if task.reason else "dim"),
+            "WHAT IT SAYS": (told, "warn" if task.reason or is_stalled else "dim"),
         },
     )
 

@@ -132,6 +132,15 @@ class Stall:
     action: str = ""
     """What the farm did about it, one line."""
 
+    @property
+    def is_stall(self) -> bool:
+        return self.kind not in NO_STALLS
+
+    @property
+    def told(self) -> str:
+        """For people, one line, raw."""
+        return f"{self.kind}: {self.text}" + (f"; {self.action}" if self.action else "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveCosts:

@@ -8,10 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from farm.model.attempts import Attempt
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.machines import Demand
-from farm.model.stalls import Evidence, MoveCosts, Origin, StallKind, Verdict
+from farm.model.stalls import Evidence, MoveCosts, Origin, Stall, StallKind, Verdict
 from farm.model.states import AttemptState, Outcome, TaskState
 from farm.model.work import Isolation, JobSettings
 from farm.store import events, outbox, rows
@@ -381,20 +382,23 @@ def copy(
 class Stalled:
     """An attempt with a verdict, for people."""
 
-    attempt_id: AttemptId
+    attempt: Attempt
+    stall: Stall
     index: int
     step: str
     job_name: str
-    owner: str
+    user: str
 
 
-def stalled(db: sa.Connection, *, with_silent: bool = False, limit: int = 1_000) -> list[Stalled]:
+def stalled(
+    db: sa.Connection, *, job_id: JobId | None = None, with_silent: bool = False, limit: int = 1_000
+) -> list[Stalled]:
     """Live attempts that are taken for stalled (and those that work in silence), the longest first."""
     wanted = [str(kind) for kind in StallKind if kind is not StallKind.WORKING]
     if not with_silent:
         wanted.remove(str(StallKind.SILENT))
     query = (
-        sa.select(_ATTEMPT.c.id, _TASK.c.idx, _STEP.c.name.label("step"), _JOB.c.name, _JOB.c.user)
+        sa.select(_ATTEMPT, _TASK.c.idx, _STEP.c.name.label("step"), _JOB.c.name, _JOB.c.user)
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
         .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
         .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
@@ -402,16 +406,23 @@ def stalled(db: sa.Connection, *, with_silent: bool = False, limit: int = 1_000)
         .order_by(_ATTEMPT.c.stall_since)
         .limit(limit)
     )
-    return [
-        Stalled(
-            attempt_id=AttemptId(row["id"]),
-            index=row["idx"],
-            step=row["step"],
-            job_name=row["name"],
-            owner=row["user"],
-        )
-        for row in db.execute(query).mappings()
-    ]
+    if job_id is not None:
+        query = query.where(_ATTEMPT.c.job_id == job_id)
+    found = []
+    for row in db.execute(query).mappings():
+        attempt = rows.attempt(row)
+        if attempt.stall is not None:
+            found.append(
+                Stalled(
+                    attempt=attempt,
+                    stall=attempt.stall,
+                    index=row["idx"],
+                    step=row["step"],
+                    job_name=row["name"],
+                    user=row["user"],
+                )
+            )
+    return found
 
 
 def costs(db: sa.Connection, job_id: JobId | None = None) -> MoveCosts:
@@ -419,7 +430,9 @@ def costs(db: sa.Connection, job_id: JobId | None = None) -> MoveCosts:
     a, winners = _ATTEMPT.c, _ATTEMPT.alias("winner")
     winner = winners.c
     is_copy = a.origin != str(Origin.MATCH)
-    was_moved = sa.and_(a.ends_as.is_not(None), a.ends_as != str(Outcome.LICENCE))
+    was_moved = sa.and_(
+        a.ends_as.in_([str(Outcome.STALLED), str(Outcome.JOB_ERROR)]), a.state != str(AttemptState.SUCCEEDED)
+    )
     was_raced = sa.or_(is_copy, a.left_until.is_not(None))
     lost = sa.and_(sa.or_(was_moved, was_raced), a.state.in_(["cancelled", "superseded", "failed", "lost"]))
     query = sa.select(
