@@ -92,6 +92,7 @@ def run_up(settings: Settings) -> int:
             target=_run_noting_failure, args=(scheduler, stop, failures), name="scheduler"
         )
         schedules.start()
+        hooking = _start_hooks(engine, settings, stop)
         try:
             agent = start_agent(settings)
             print(f"the farm is up at {serving.url}; Ctrl-C ends it", file=sys.stderr, flush=True)
@@ -104,6 +105,7 @@ def run_up(settings: Settings) -> int:
         finally:
             stop.set()
             schedules.join()
+            hooking.join()
             serving.stop()
             nudge.stop()
     return 1 if failures else 0
@@ -142,7 +144,12 @@ def run_scheduler(settings: Settings) -> int:
     stop = _stop_event()
     with _database(settings) as engine:
         if _await_schema(engine, stop):
-            Scheduler(engine, settings).run(stop)
+            hooking = _start_hooks(engine, settings, stop)
+            try:
+                Scheduler(engine, settings).run(stop)
+            finally:
+                stop.set()
+                hooking.join()
     return 0
 
 
@@ -203,6 +210,19 @@ def blender_shim(directory: Path) -> Path | None:
     from plugins.blender.bpy_runner import shim
 
     return shim(directory)
+
+
+def _start_hooks(engine: Engine, settings: Settings, stop: threading.Event) -> threading.Thread:
+    """A thread that calls the farm's hooks until `stop`; it ends at once where there are none."""
+    from farm.control.hooks import HookCaller
+
+    def run() -> None:
+        if settings.hooks:
+            HookCaller(engine, settings).run(stop)
+
+    thread = threading.Thread(target=run, name="hooks")
+    thread.start()
+    return thread
 
 
 @contextmanager

@@ -19,13 +19,15 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from farm.errors import UserError
+from farm.flow.hooks import check_hook
+from farm.model.hooks import Hook
 from farm.model.limits import Limit, read_limit
 from farm.model.sharing import read_reservation
 from farm.model.stalls import StallPolicy
 
 CONFIG_PLACES = (Path("farm.toml"), Path("~/.config/ridgeline/farm.toml"), Path("/etc/ridgeline/farm.toml"))
 _TABLES = frozenset(
-    {"attributes", "amounts", "path_mapping", "weights", "off_peak", "shares", "project_shares"}
+    {"attributes", "amounts", "path_mapping", "hooks", "weights", "off_peak", "shares", "project_shares"}
     | {"limits", "max_running_of", "reservations", "power_caps_w"}
 )
 _NOT_SETTINGS = frozenset({"FARM_CONFIG", "FARM_ATTEMPT_ID"})
@@ -66,6 +68,14 @@ class Settings(BaseSettings):
     max_tasks_per_job: int = Field(default=1_000_000, ge=1)
     queue_environments: Annotated[tuple[Path, ...], NoDecode] = ()
     """Open Job Description environment templates, entered around the sessions of every job."""
+
+    # hooks
+    hooks: dict[str, Hook] = {}
+    hook_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Hosts that webhooks may reach at private addresses, and without TLS."""
+    mail_server: str = ""
+    """HOST or HOST:PORT that takes mail without a password."""
+    mail_from: str = ""
 
     # the API, client side
     api_url: str = ""
@@ -169,6 +179,14 @@ class Settings(BaseSettings):
         return value
 
     @model_validator(mode="after")
+    def _hooks_can_work(self) -> Settings:
+        for name, hook in self.hooks.items():
+            check_hook(name, hook, hosts=self.hook_hosts)
+            if hook.mail_to and not (self.mail_server and self.mail_from):
+                raise ValueError(f"hook {name} sends mail: set mail_server and mail_from too")
+        return self
+
+    @model_validator(mode="after")
     def _node_ends_first(self) -> Settings:
         """A node must have ended an exclusive attempt itself before the farm takes it for lost."""
         node_s = self.fence_s + self.heartbeat_s + self.kill_grace_s
@@ -209,7 +227,14 @@ class Settings(BaseSettings):
 def _split_lists(values: Mapping[str, Any]) -> dict[str, Any]:
     """Tuples may be given as comma separated text (always so in the environment)."""
     split = dict(values)
-    for key in ("pools", "allowed_roots", "queue_environments", "renderer_environment", "api_allowed_hosts"):
+    for key in (
+        "pools",
+        "allowed_roots",
+        "queue_environments",
+        "renderer_environment",
+        "api_allowed_hosts",
+        "hook_hosts",
+    ):
         if isinstance(split.get(key), str):
             split[key] = tuple(part.strip() for part in split[key].split(",") if part.strip())
     return split
@@ -292,6 +317,8 @@ def _check_key(key: str, place: str) -> None:
         raise UserError(f"unknown setting {key!r} in {place}{hint}")
 
 
+HOOK_VARIABLES = ("PATH", "HOME", "LANG", "LC_*", "TZ", "USER", "LOGNAME")
+"""What a hook's command sees of this process's environment: no address of a broker, no token."""
 TERMINAL_VARIABLES = (
     "TERM",
     "TERM_PROGRAM",

@@ -283,6 +283,14 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
                 metavar="JOB", help="Wait until this job is done. Repeatable.", autocompletion=_JOBS
             ),
         ] = None,
+        hook: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="NAME",
+                help="Call this hook of the farm when it is done, failed or stalls; see `farm hooks`.",
+                autocompletion=_completing("hooks"),
+            ),
+        ] = None,
         chunk_size: Annotated[
             int | None, typer.Option(metavar="N", help="Frames a task; 1 when left out.")
         ] = None,
@@ -388,6 +396,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             profile=profile,
             is_reverse=reverse,
             order=order,
+            hooks=tuple(hook or ()),
             is_preview_first=preview_first,
             is_probed=probe,
             is_cold=cold,
@@ -692,6 +701,13 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
             is_following=follow,
             wanted=_wanted(filter, columns, sort, is_quiet=quiet, is_json=json),
         )
+
+    @app.command(epilog=examples("farm hooks"))
+    def hooks(json: Json = False) -> None:
+        """List the hooks that jobs may ask for with --hook."""
+        from farm.cli import looks
+
+        looks.hooks(connect(), is_json=json)
 
     @app.command(epilog=examples("farm fields", "farm fields tasks"))
     def fields(

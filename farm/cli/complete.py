@@ -38,6 +38,11 @@ def nodes(typed: str) -> list[Offer]:
     return _starting(((str(node["id"]), str(node["state"])) for node in found), typed)
 
 
+def hooks(typed: str) -> list[Offer]:
+    found = _asked(lambda farm: farm.get("/hooks")["items"])
+    return _starting(((str(hook["name"]), str(hook["kind"])) for hook in found), typed)
+
+
 def states(typed: str, of: str) -> list[Offer]:
     return _starting(((name, "") for name in TABLES[of]["state"].choices), typed)
 

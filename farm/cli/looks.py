@@ -21,7 +21,7 @@ from farm.cli.progress import follow, is_all_done, outcome
 from farm.cli.show import Column, cell, shown, words
 from farm.cli.stalled import costs_told
 from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields, node_notes
-from farm.control.views import FoundLine, JobView, LogView, WhyView
+from farm.control.views import FoundLine, HookView, JobView, LogView, WhyView
 from farm.errors import NotFound, Unavailable, UserError
 from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
@@ -842,6 +842,27 @@ def events(client: Connected, *, job: str | None, limit: int, is_following: bool
 def _is_plain(wanted: Wanted) -> bool:
     """For scripts: JSON in one piece, or numbers alone."""
     return wanted.is_json or wanted.is_quiet
+
+
+def hooks(client: Client, *, is_json: bool) -> None:
+    answers = list(client.items("/hooks"))
+    if is_json:
+        show.data(answers)
+        return
+    found = [read(HookView, answer) for answer in answers]
+    show.table(
+        [Column("Hook"), Column("Kind"), Column("When a job"), Column("Of")],
+        (
+            [
+                cell(hook.name),
+                cell(hook.kind),
+                cell(", ".join(hook.on)),
+                "every job" if hook.every_job else "jobs that ask for it",
+            ]
+            for hook in found
+        ),
+        empty="this farm has no hooks: its setting `hooks` defines them",
+    )
 
 
 def _event(event: Event, item: Any, *, is_json: bool, is_quiet: bool) -> None:

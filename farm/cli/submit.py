@@ -59,6 +59,7 @@ class Wish:
     profile: str | None = None
     is_reverse: bool = False
     order: str | None = None
+    hooks: tuple[str, ...] = ()
     is_overwrite: bool = False
     is_trusting: bool = False
     timeout: str | None = None
@@ -185,6 +186,7 @@ def chosen_settings(wish: Wish) -> dict[str, Any]:
         "is_paused": wish.is_paused or None,
         "reverse": wish.is_reverse or None,
         "order": None if wish.order is None else parse_order(wish.order),
+        "hooks": wish.hooks or None,
         "replace_existing": wish.is_overwrite or None,
         "trust_scripts": wish.is_trusting or None,
     }

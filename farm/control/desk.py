@@ -30,6 +30,7 @@ from farm.control.views import (
     ChangedView,
     FarmView,
     FoundLine,
+    HookView,
     JobChange,
     JobView,
     LimitHolder,
@@ -57,6 +58,7 @@ from farm.flow.choose import check_step, tasks_of_frames
 from farm.flow.environments import with_environments
 from farm.flow.extend import extended
 from farm.flow.grep import matching_lines
+from farm.flow.hooks import check_hooks
 from farm.flow.keep import Kept
 from farm.flow.limits import Ledger, unknown_limits
 from farm.flow.order import parse_order
@@ -236,6 +238,7 @@ class Desk:
         submission = self._surrounded(submission)
         plan = self._plan(submission)
         self._check_limits(plan)
+        check_hooks(submission.settings.hooks, self._settings.hooks)
         if key is not None:
             _check_word("the idempotency key", key)
             key = f"{by.user}:{key}"  # one's keys are one's own: nobody can meet, or probe for, another's
@@ -254,6 +257,7 @@ class Desk:
         submission = self._surrounded(_with_user(submission, by))
         plan = self._plan(submission)
         self._check_limits(plan)
+        check_hooks(submission.settings.hooks, self._settings.hooks)
         with reading(self._engine) as db:
             for needed in submission.settings.depends_on:
                 jobs.read_job(db, needed)
@@ -353,6 +357,15 @@ class Desk:
                 f"limit {name} is named in the scheduler's settings: change `limits` there, "
                 "and restart the scheduler"
             )
+
+    def list_hooks(self) -> Page[HookView]:
+        """What may be asked for by name; where they lead is told to nobody."""
+        return Page(
+            items=tuple(
+                HookView(name=name, kind=hook.kind, on=hook.on, every_job=hook.every_job)
+                for name, hook in sorted(self._settings.hooks.items())
+            )
+        )
 
     def list_jobs(
         self,

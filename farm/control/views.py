@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from farm.flow.stats import Calibration, Spread, Within
 from farm.model.attempts import Attempt
+from farm.model.hooks import HookEvent
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.limits import LimitScope
 from farm.model.machines import Demand
@@ -258,6 +259,18 @@ class LogView:
     chunks: tuple[LogPiece, ...]
     is_ended: bool
     """The attempt has ended and nothing more is to come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookView:
+    """A hook that jobs may ask for."""
+
+    name: str
+    kind: str
+    """webhook, command or mail."""
+    on: tuple[HookEvent, ...]
+    every_job: bool
+    """It is called for jobs that did not ask, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

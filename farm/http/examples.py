@@ -11,6 +11,7 @@ from farm.control.views import (
     ChangedView,
     FarmView,
     FoundLine,
+    HookView,
     JobView,
     LimitHolder,
     LimitView,
@@ -35,6 +36,7 @@ from farm.flow.stats import Calibration, Within, spread
 from farm.model.attempts import Attempt, JobUsage, PublishedFile
 from farm.model.decisions import Decision
 from farm.model.events import Event, EventKind
+from farm.model.hooks import HookEvent
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.limits import LimitScope
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, Node
@@ -337,6 +339,7 @@ WHY = WhyView(
     )
 )
 LOG = LogView(chunks=(LogPiece(sequence=0, text="Parsing... 3 s\n"),), is_ended=False)
+HOOK = HookView(name="chat", kind="webhook", on=(HookEvent.FAILED, HookEvent.STALLED), every_job=False)
 FOUND_LINE = FoundLine(
     task_id=TaskId(4_711),
     step="Render",

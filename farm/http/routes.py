@@ -14,6 +14,7 @@ from farm.control.views import (
     ChangedView,
     FarmView,
     FoundLine,
+    HookView,
     JobView,
     LimitView,
     LogView,
@@ -582,6 +583,12 @@ def stream_events(
     stream = event_stream(request, desk, after=begin, job_id=None if job_id is None else JobId(job_id))
     headers: Mapping[str, str] = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+
+
+@farm.get("/hooks", summary="List hooks", responses=_answers(examples.page(examples.HOOK)))
+def list_hooks(desk: TheDesk) -> Page[HookView]:
+    """What jobs may ask for in `settings.hooks`. `next` is always null."""
+    return desk.list_hooks()
 
 
 # --- administration -----------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ class EventKind(StrEnum):
     """It takes no work for now."""
     DEVICE_DEGRADED = "device-degraded"
     """It is throttled, capped or badly seated: it gives less than it should."""
+    HOOK_FAILED = "hook-failed"
+    """It was given up."""
     LEADER_CHANGED = "leader-changed"
     OUTAGE_SUSPECTED = "outage-suspected"
     """Most nodes fell silent at once: their tasks are left to them for a while."""

@@ -98,6 +98,8 @@ class JobSettings:
     """`forward`, `reverse`, `first-middle-last` or `every-N`; empty: as `reverse` says."""
     trust_scripts: bool = False
     """Let scripts in scene files run (Blender drivers and the like)."""
+    hooks: tuple[str, ...] = ()
+    """Names of the farm's hooks that are called when the job is done, failed or stalls."""
     timeout_s: float | None = None
     """An attempt that runs longer is stopped as stalled."""
     on_stall: StallPolicy | None = None

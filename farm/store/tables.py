@@ -367,3 +367,32 @@ class AuditRow(SQLModel, table=True):
     before: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
     after: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
     status: int
+
+
+class HookCursorRow(SQLModel, table=True):
+    """How far events have been looked at for hooks."""
+
+    __tablename__: ClassVar[Any] = "hook_cursor"
+
+    name: str = Field(primary_key=True)
+    event_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
+class HookCallRow(SQLModel, table=True):
+    """A call of a hook that is owed, or was made lately."""
+
+    __tablename__: ClassVar[Any] = "hook_call"
+    __table_args__ = (UniqueConstraint("event_id", "hook"), Index("hook_call_due", "over_at", "due_at"))
+
+    id: int | None = Field(default=None, sa_column=Column(_BIG, primary_key=True, autoincrement=True))
+    event_id: int = Field(sa_column=Column(BigInteger, nullable=False))
+    hook: str
+    event: str
+    job_id: int = Field(foreign_key="job.id", index=True, ondelete="CASCADE")
+    at: float
+    text: str = Field(default="", sa_column=Column(Text, nullable=False))
+    tries: int = 0
+    due_at: float
+    over_at: float | None = None
+    """When it went well or was given up."""
+    error: str = Field(default="", sa_column=Column(Text, nullable=False))
