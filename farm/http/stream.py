@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator
@@ -41,6 +42,8 @@ async def _follow(request: Request, desk: Desk, reader: _Reader) -> AsyncIterato
     token = request.headers["authorization"].partition(" ")[2]
     state.streams += 1
     try:
+        with contextlib.suppress(Unavailable):
+            await run_sync(reader.begin)  # what happens once we said that we listen is told
         yield b": listening\n\n"
         told_at = time.monotonic()
         while not state.stopping.is_set() and not await request.is_disconnected():
@@ -72,11 +75,15 @@ class _Reader:
         self._marks: deque[tuple[float, int]] = deque()
         """(when, last id then): what lies behind the floor is settled."""
 
-    def read(self) -> list[Event]:
+    def begin(self) -> int:
+        """Where to read on from: now, when nobody said."""
         if self._floor is None:
             self._floor = self._desk.last_event()
+        return self._floor
+
+    def read(self) -> list[Event]:
+        floor = cursor = self.begin()
         fresh: list[Event] = []
-        cursor = self._floor
         while True:
             page = self._desk.read_events(after=cursor, job_id=self._job_id, limit=MAX_PAGE).items
             fresh += [event for event in page if event.id not in self._told]
@@ -87,8 +94,8 @@ class _Reader:
         self._told.update(event.id for event in fresh)
         self._marks.append((now, cursor))
         while self._marks[0][0] < now - _SETTLE_S:
-            self._floor = self._marks.popleft()[1]
-        self._told = {event_id for event_id in self._told if event_id > self._floor}
+            self._floor = floor = self._marks.popleft()[1]
+        self._told = {event_id for event_id in self._told if event_id > floor}
         return fresh
 
 
