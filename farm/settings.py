@@ -99,6 +99,10 @@ class Settings(BaseSettings):
     """By pool, the share of its slots that is kept for urgent work: `gpu = 0.2`. docs/sharing.md."""
     power_caps_w: dict[str, Annotated[float, Field(gt=0)]] = {}
     """By pool, the watts that its devices may draw together, by their design power."""
+    preempt_from: int | None = Field(default=None, ge=1, le=100)
+    """From this priority on jobs that ask for it (`--preempt`) may stop tasks of a lower one; None: none."""
+    preempt_loss_s: float = Field(default=60.0, gt=0)
+    """What has run longer than this is not stopped for others."""
     wide_patience_s: float | None = Field(default=900.0, gt=0)
     """A task for more than a slot that found no room for so long gets a node kept free for it."""
     max_running_per_user: int | None = Field(default=None, ge=0)

@@ -248,6 +248,12 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
         user: Annotated[
             str | None, typer.Option(metavar="NAME", help="Whose job it is; you when left out.")
         ] = None,
+        preempt: Annotated[
+            bool,
+            typer.Option(
+                "--preempt", help="Stop others' frames for it that lose little, where the farm allows it."
+            ),
+        ] = False,
         project: Annotated[
             str | None, typer.Option(metavar="NAME", help="Whose share of the farm it uses.")
         ] = None,
@@ -385,6 +391,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             priority=priority,
             user=user,
             project=project,
+            is_preempting=preempt,
             pool=pool,
             is_paused=paused,
             retries=retries,

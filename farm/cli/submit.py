@@ -47,6 +47,7 @@ class Wish:
     priority: int | None = None
     user: str | None = None
     project: str | None = None
+    is_preempting: bool = False
     pool: str | None = None
     is_paused: bool = False
     retries: int | None = None
@@ -174,6 +175,7 @@ def chosen_settings(wish: Wish) -> dict[str, Any]:
         "priority": wish.priority,
         "user": wish.user,
         "project": wish.project,
+        "preempts": wish.is_preempting or None,
         "pool": wish.pool,
         "max_retries": wish.retries,
         "max_running": wish.max_running,

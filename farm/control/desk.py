@@ -841,7 +841,8 @@ class _Matching:
     @property
     def sharing(self) -> sharing.Sharing:
         if self._sharing is None:
-            self._sharing = sharing.read(self._db, self._settings, self._everything)
+            found = sharing.read(self._db, self._settings, self._everything)
+            self._sharing = sharing.with_preemption(self._db, self._settings, found)
         return self._sharing
 
     @property

@@ -23,19 +23,21 @@ from sqlalchemy.exc import DBAPIError
 from farm.broker.intake import Intake
 from farm.broker.publisher import Publisher
 from farm.broker.queues import farm_queues
+from farm.control import sharing
 from farm.control.matcher import Matcher
 from farm.control.spaces import Spaces
 from farm.control.stallwatch import StallWatch
 from farm.errors import NotLeader, Unavailable
 from farm.flow.limits import Ledger
 from farm.flow.outage import Silence, is_outage
+from farm.flow.preempt import make_way
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId
 from farm.model.limits import limits_needed
 from farm.model.states import Outcome
 from farm.model.work import Isolation
 from farm.settings import Settings
-from farm.store import dispatching, events, jobs, limits, logs, moves, nodes, outbox, stalling
+from farm.store import dispatching, events, jobs, limits, logs, moves, nodes, outbox, preempting, stalling
 from farm.store.engine import reading
 from farm.store.leader import Lead, acquire, leading, resign
 from farm.text import duration, plural
@@ -247,6 +249,8 @@ class Scheduler:
                     self._matcher.save(db)
             if self._stalls.is_due:
                 self._stalls.look(lambda: reading(self._engine), self._leading)
+            if self._settings.preempt_from is not None:
+                self._make_way(self._settings.preempt_from)
             self._publisher.heartbeat()
         assigned = self._dispatch() if has_work or is_due or not self._may_wait else 0
         sent = self._send(answers)
@@ -364,6 +368,32 @@ class Scheduler:
             if expired:
                 moves.lock_jobs(db, {job_id for _, job_id in expired})
                 dispatching.expire_leases(db, [attempt_id for attempt_id, _ in expired])
+
+    def _make_way(self, from_priority: int) -> None:
+        """Stop what loses little for urgent tasks that find no room, where their jobs ask for it."""
+        settings = self._settings
+        with reading(self._engine) as db:
+            asking = preempting.asking(db, from_priority=from_priority)
+            if not asking:
+                return
+            waiting = dispatching.groups(db)
+            views = nodes.views(db, dispatching.uses(db))
+            groups, free, kept = sharing.read(db, settings, waiting).round(waiting, views)
+            most = max((group.priority for group in groups if group.job_id in asking), default=0)
+            ways = make_way(
+                groups,
+                kept.views,
+                preempting.victims(db, below=most, ran_s=settings.preempt_loss_s),
+                asking=asking,
+                from_priority=from_priority,
+                loss_s=settings.preempt_loss_s,
+                stopping=preempting.stopping(db),
+                free=free,
+            )
+        if ways:
+            with self._leading() as db:
+                moves.lock_jobs(db, {way.victim.job_id for way in ways})
+                preempting.stop(db, ways)
 
     def _dispatch(self) -> int:
         """Match and lease; returns how many tasks were assigned."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
@@ -12,13 +12,14 @@ from farm.flow import limits as counting
 from farm.flow.keep import Kept, Rules
 from farm.flow.limits import Ledger
 from farm.flow.match import Cause, Group
-from farm.model.ids import StepId
+from farm.model.ids import JobId, StepId
 from farm.model.limits import limits_needed
 from farm.model.machines import NodeView
 from farm.model.sharing import read_reservation
 from farm.settings import Settings
-from farm.store import dispatching, limits
+from farm.store import dispatching, limits, preempting
 from farm.store.engine import db_now
+from farm.text import duration, plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,11 @@ class Sharing:
     idle_since: Mapping[StepId, float] = field(default_factory=dict)
     """Of wide groups: when the last of their tasks started."""
     now: float = 0.0
+    asking: Collection[JobId] = ()
+    """Jobs that others' tasks may be stopped for."""
+    stopping: Mapping[JobId, int] = field(default_factory=dict)
+    """By job, how many are."""
+    loss_s: float = 0.0
 
     def round(
         self, groups: Sequence[Group], nodes: Sequence[NodeView]
@@ -49,7 +55,20 @@ class Sharing:
     def causes(self, group: Group, kept: Kept) -> list[Cause]:
         """Why what is shared holds a group up."""
         found = counting.causes(group, self.ledger, user_room=self.user_room)
-        return found + keep.causes(group, kept, self.rules)
+        return found + keep.causes(group, kept, self.rules) + self._preemption(group)
+
+    def _preemption(self, group: Group) -> list[Cause]:
+        if group.job_id not in self.asking:
+            return []
+        count = self.stopping.get(group.job_id, 0)
+        if count:
+            text = f"{plural(count, 'task')} of lower priority being stopped for it"
+        else:
+            text = (
+                f"may stop tasks of a lower priority: only staged ones that have run for less than "
+                f"{duration(self.loss_s)} (preempt_loss_s)"
+            )
+        return [Cause(text=text, is_momentary=True)]
 
 
 def read(db: sa.Connection, settings: Settings, groups: Sequence[Group]) -> Sharing:
@@ -77,6 +96,18 @@ def read(db: sa.Connection, settings: Settings, groups: Sequence[Group]) -> Shar
         found = dispatching.idle_since(db, late)
         idle_since = {step: at for step, at in found.items() if now - at >= settings.wide_patience_s}
     return Sharing(rules=rules, ledger=ledger, user_room=room, idle_since=idle_since, now=now)
+
+
+def with_preemption(db: sa.Connection, settings: Settings, found: Sharing) -> Sharing:
+    """Also what is stopped for whom: a round of matching need not know it."""
+    if settings.preempt_from is None:
+        return found
+    return replace(
+        found,
+        asking=preempting.asking(db, from_priority=settings.preempt_from),
+        stopping=preempting.stopping(db),
+        loss_s=settings.preempt_loss_s,
+    )
 
 
 def _needs_limits(group: Group) -> bool:

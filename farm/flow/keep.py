@@ -97,7 +97,8 @@ def keep(
     holds: dict[NodeId, Group] = {}
     held: list[NodeView] = []
     if idle_since and rules.wide_patience_s is not None:
-        waiting = [g for g in groups if _may_start(g, free or {}) and g.step_id in idle_since]
+        # A node kept for what a limit holds up would do nothing.
+        waiting = [g for g in groups if is_wide(g) and may_start(g, free or {}) and g.step_id in idle_since]
         holds = _holds(waiting, views, rules.wide_patience_s, idle_since, now)
         held = [view for view in views if view.id in holds]
         views = [
@@ -324,11 +325,9 @@ def _holds(
     return holds
 
 
-def _may_start(group: Group, free: Mapping[str, int]) -> bool:
-    """Whether only room is wanting: a node kept for what a limit holds up would do nothing."""
-    if group.ready <= 0 or not is_wide(group):
-        return False
-    if group.max_running is not None and group.job_running >= group.max_running:
+def may_start(group: Group, free: Mapping[str, int]) -> bool:
+    """Whether a task waits that nothing but room is wanting for."""
+    if group.ready <= 0 or (group.max_running is not None and group.job_running >= group.max_running):
         return False
     return all(free.get(name, needed) >= needed for name, needed in group.takes or ())
 

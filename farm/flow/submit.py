@@ -827,6 +827,7 @@ _OURS: Final[Mapping[str, str]] = {
     "priority": "priority",
     "pool": "pool",
     "project": "project",
+    "preempt": "preempts",
     "paused": "is_paused",
     "retries": "max_retries",
     "max_failed_tasks": "max_failed_tasks",
@@ -908,7 +909,7 @@ def _parameter_text(name: str, value: Any) -> str:
 
 def _setting(name: str, field: str, value: Any) -> Any:
     """The value of a JobSettings field from what a file may hold; ranges are `plan_job`'s business."""
-    if field in ("is_paused", "reverse", "replace_existing", "trust_scripts", "keep_sessions"):
+    if field in ("is_paused", "preempts", "reverse", "replace_existing", "trust_scripts", "keep_sessions"):
         return _as_bool(name, value)
     if field == "limits":
         return _limits(name, value)

@@ -87,6 +87,8 @@ class JobSettings:
     max_running: int | None = None
     limits: dict[str, int] = field(default_factory=dict)
     """What each of its tasks takes of the farm's limits at least, such as {"arnold": 1}."""
+    preempts: bool = False
+    """Running tasks of a lower priority may be stopped for its own, where the farm allows it."""
     depends_on: tuple[JobId, ...] = ()
     replace_existing: bool = False
     """Move files that are in the way aside, instead of failing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
@@ -287,8 +287,21 @@ def acted(db: sa.Connection, seen: Running, text: str) -> None:
     db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id == seen.id).values(stall_action=text[:_MAX_TEXT]))
 
 
+class Attempted(Protocol):
+    """An attempt, as far as its end needs it."""
+
+    @property
+    def id(self) -> AttemptId: ...
+    @property
+    def task_id(self) -> TaskId: ...
+    @property
+    def job_id(self) -> JobId: ...
+    @property
+    def node_id(self) -> NodeId: ...
+
+
 def ask_to_end(
-    db: sa.Connection, seen: Running, outcome: Outcome, reason: str, *, takes_output: bool = False
+    db: sa.Connection, seen: Attempted, outcome: Outcome, reason: str, *, takes_output: bool = False
 ) -> bool:
     """Have the node end the attempt, which then has ended with `outcome`; False: it runs no more.
 

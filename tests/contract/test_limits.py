@@ -10,16 +10,17 @@ import sqlalchemy as sa
 
 from farm.errors import NotFound, NotLeader
 from farm.flow.limits import Ledger
+from farm.flow.preempt import Way
 from farm.flow.report import MAX_STARTS
 from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.limits import LIMIT_PREFIX, Limit, LimitScope
 from farm.model.machines import Demand
 from farm.model.states import Outcome, TaskState
-from farm.store import dispatching, jobs, leader, limits
+from farm.store import dispatching, jobs, leader, limits, moves, preempting
 from farm.store.engine import reading, writing
 from farm.store.leader import Lead
 from farm.store.tables import TaskRow
-from tests.contract.test_store import a_step, claim, enrol, expire_all, finish, submit
+from tests.contract.test_store import a_step, claim, enrol, expire_all, finish, start, submit
 
 ARNOLD = Demand(amounts=((f"{LIMIT_PREFIX}arnold", 1.0),))
 
@@ -183,3 +184,39 @@ def test_want_of_a_licence_spends_no_start_of_a_task(engine: sa.Engine) -> None:
     with reading(engine) as db:
         (task,) = jobs.list_tasks(db, job_id)
     assert (task.state, task.failures, task.starts) == (TaskState.READY, 0, MAX_STARTS + 3)
+
+
+def test_a_task_makes_way_and_is_ready_again_at_once(engine: sa.Engine) -> None:
+    low = submit(engine, a_step(tasks=2), priority=40)
+    high = submit(engine, a_step(tasks=1), priority=95, preempts=True)
+    submit(engine, a_step(tasks=1), priority=95)
+    first, second = claim(engine, low, 2)
+    start(engine, [first, second])
+
+    def victims() -> list[AttemptId]:
+        with reading(engine) as db:
+            found = preempting.victims(db, below=95, ran_s=60.0)
+            return [each.id for each in found if each.job_id == low]
+
+    with reading(engine) as db:
+        assert preempting.asking(db, from_priority=90) & {low, high} == {high}
+        assert preempting.asking(db, from_priority=96) == set()
+        found = [v for v in preempting.victims(db, below=95, ran_s=60.0) if v.id == first]
+        assert low not in {v.job_id for v in preempting.victims(db, below=40, ran_s=60.0)}
+        (group,) = dispatching.groups(db, job_id=high)
+    with writing(engine) as db:
+        moves.lock_jobs(db, [low])
+        assert preempting.stop(db, [Way(victim=v, group=group) for v in found]) == 1
+        assert preempting.stop(db, [Way(victim=v, group=group) for v in found]) == 0, "once is enough"
+    with reading(engine) as db:
+        assert preempting.stopping(db) == {high: 1}
+    assert victims() == [second]
+    finish(engine, [first], Outcome.CANCELLED)
+    with reading(engine) as db:
+        assert preempting.stopping(db) == {}
+        tasks = {task.state: task for task in jobs.list_tasks(db, low)}
+    assert tasks[TaskState.READY].failures == 0
+    assert TaskState.RUNNING in tasks
+    for job_id in (low, high):
+        with writing(engine) as db:
+            jobs.cancel(db, job_id, actor="anna", reason="over")

@@ -6,6 +6,7 @@ One farm for all: each test puts right first what the one before has broken.
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -319,3 +320,31 @@ def test_an_exclusive_command_runs_again_when_its_agent_comes_back(
     assert file.read_text().split() == [accepted["id"]]
     (task,) = farm.get(f"/jobs/{job_id}/tasks")["items"]
     assert (task["starts"], task["failures"]) == (2, 0)
+
+
+def test_a_licence_limit_holds_over_all_agents_and_a_change_of_leader(
+    farm: FarmUnderTest, tmp_path: Path
+) -> None:
+    """Told by the renderers themselves: each says when it begins and ends, in one file."""
+    if "standby" not in farm.commands:
+        farm.start("standby", "scheduler")
+    farm.farm("limits", "set", "arnold", "2")
+    said = tmp_path / "said"
+    (tmp_path / "out").mkdir()
+    script = f"echo begin >> {said}; sleep 0.3; echo end >> {said}; echo whole > {{output}}"
+    where = ("--frames", "1-9", "--output", str(tmp_path / "out" / "####.dat"))
+    job_id = farm.submit(*where, "--limit", "arnold", "--", "/bin/sh", "-c", script)
+    farm.wait_for_done(job_id, 2)
+    [limit] = json.loads(farm.farm("limits", "--json"))
+    assert (limit["amount"], limit["per"]) == (2, "task")
+    assert limit["used"] <= 2
+    asleep = farm.get("/farm")["leader"].rpartition(f"-{farm.port}")[0]
+    farm.kill(asleep)
+    assert farm.wait_for_job(job_id) == "done"
+    at_once = most = 0
+    for word in said.read_text().split():
+        at_once += 1 if word == "begin" else -1
+        most = max(most, at_once)
+    assert 1 <= most <= 2
+    assert [task["failures"] for task in farm.get(f"/jobs/{job_id}/tasks")["items"]] == [0] * 9
+    farm.farm("limits", "remove", "arnold")
