@@ -88,6 +88,8 @@ _EVIDENCE_OLD_S = 15.0
 HOSTS = "hosts"
 """Below the state directory: where session hosts listen for the next agent."""
 _REAP_S = 5.0
+_STUCK_LEAST_S = 30.0
+"""A node that was wedged takes no work for at least so long."""
 _LAST_WORDS_S = 3.0
 """How long a stopping agent waits for the broker to take its last reports."""
 
@@ -588,7 +590,7 @@ class _Supervisor:
                 disk_free_mib=parts.gauges.disk_free_mib,
                 is_draining=instruction.is_draining,
                 evidence=self._fresh_evidence(parts),
-                fault=parts.telemetry.node_fault,
+                fault=instruction.fault or parts.telemetry.node_fault,
                 agent_version=farm.__version__,
             )
         )
@@ -686,7 +688,10 @@ class _Supervisor:
                 self._adopted.discard(message.attempt_id)
                 usage, probe = parts.telemetry.end(message.attempt_id)
                 finished = replace(message, usage=usage, probe=probe)
-                self._handle(parts, lifecycle.HostFinished(host_id=host.host_id, finished=finished))
+                ended = lifecycle.HostFinished(host_id=host.host_id, finished=finished)
+                if finished.stuck and self._watch_stuck(parts.core, ended):
+                    return
+                self._handle(parts, ended)
             case HostReady():
                 self._handle(parts, lifecycle.HostReady(host_id=host.host_id))
 
@@ -705,11 +710,43 @@ class _Supervisor:
 
         def look() -> None:
             reason = host.reap(_REAP_S)
-            while attempt_id is not None and kill_tagged([attempt_id]):
-                _LOG.error("a process of %s cannot be killed", attempt_id)
+            if attempt_id is not None:
+                self._end_stuck(attempt_id, kill_tagged([attempt_id]))
             self.post(lifecycle.HostDied(host_id=host_id, reason=reason))
 
         threading.Thread(target=look, name=f"undertaker-{host_id}", daemon=True).start()
+
+    def _watch_stuck(self, core: Lifecycle, ended: lifecycle.HostFinished) -> bool:
+        """Its host could not end it: look until it is gone, and tell.
+
+        True when the attempt's end is told only then: another start could meet it in the same files.
+        """
+        attempt_id = ended.finished.attempt_id
+        held = core.held.get(attempt_id)
+        waits = held is not None and held.is_exclusive
+        self.post(lifecycle.Wedged(attempt_id=attempt_id, reason=ended.finished.stuck))
+
+        def watch() -> None:
+            # One that has cleared its environment is not found, and may be there: not forgotten at once.
+            time.sleep(_STUCK_LEAST_S)
+            while kill_tagged([attempt_id]):
+                pass
+            if waits:
+                self.post(ended)
+            self.post(lifecycle.Unwedged(attempt_id=attempt_id))
+
+        threading.Thread(target=watch, name="stuck", daemon=True).start()
+        return waits
+
+    def _end_stuck(self, attempt_id: AttemptId, left: int) -> None:
+        """Return when no process of the attempt is left, of `left` that a first try has not ended."""
+        if not left:
+            return
+        reason = f"{left} of the processes of {attempt_id} cannot be killed"
+        self.post(lifecycle.Wedged(attempt_id=attempt_id, reason=reason))
+        while kill_tagged([attempt_id]):
+            pass
+        self.post(lifecycle.Unwedged(attempt_id=attempt_id))
 
 
 class _Errands:

@@ -180,6 +180,21 @@ class HostDied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wedged:
+    """A process of an attempt cannot be killed: it hangs in the kernel."""
+
+    attempt_id: AttemptId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unwedged:
+    """It has gone after all."""
+
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainAsked:
     """Take no more work; hand back what still runs after `grace_s`."""
 
@@ -206,6 +221,8 @@ Event = (
     | HostStarted
     | HostFinished
     | HostDied
+    | Wedged
+    | Unwedged
     | DrainAsked
     | Tick
 )
@@ -284,6 +301,8 @@ class SendHeartbeat:
     is_full: bool
     """With capabilities."""
     is_draining: bool
+    fault: str = ""
+    """Why the node takes no work, found out by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +392,8 @@ class Lifecycle:
     is_draining: bool = False
     refusal: str = ""
     """Why the farm does not take this node; empty when it does."""
+    wedged: dict[AttemptId, str] = field(default_factory=dict)
+    """Attempts whose processes cannot be killed, and what is known of those."""
     _hosts: dict[int, _Host] = field(default_factory=dict)
     _next_host_id: int = 1
     _waiting: dict[str, deque[AttemptId]] = field(default_factory=dict)
@@ -494,6 +515,10 @@ class Lifecycle:
                 self._has_connected = True
                 self._backlog_until = now + BACKLOG_S
                 self._heartbeat(now, out)
+            case Wedged(attempt_id=attempt_id, reason=reason):
+                self._now_wedged(attempt_id, reason, now, out)
+            case Unwedged(attempt_id=attempt_id):
+                self._no_longer_wedged(attempt_id, now, out)
             case DrainAsked(grace_s=grace_s):
                 self._drain(grace_s, now, out)
         return out
@@ -523,7 +548,7 @@ class Lifecycle:
                 needs_confirming=needs_confirming,
             )
             self.held[order.attempt_id] = held
-            if self.is_draining or self.refusal:
+            if self._is_closed:
                 self._end(held, Outcome.NODE_LOST, self._handing_back(), out)
             elif wrong := self._cannot_use(held.device_ids):
                 self._end(held, Outcome.NODE_FAULT, wrong, out)
@@ -643,7 +668,7 @@ class Lifecycle:
                 self._end(held, Outcome.NODE_FAULT, f"its session host died: {reason}", out)
             elif held.tries >= START_TRIES:
                 self._end(held, Outcome.NODE_FAULT, f"no session host could be started: {reason}", out)
-            elif self.is_draining or self.refusal:
+            elif self._is_closed:
                 self._end(held, Outcome.NODE_LOST, self._handing_back(), out)
             else:
                 self._queue(held, first=True)
@@ -776,6 +801,7 @@ class Lifecycle:
                 attempts=tuple(self.held),
                 is_full=not self._has_said_hello,
                 is_draining=self.is_draining,
+                fault=self._wedged_because(),
             )
         )
         self._has_said_hello = True
@@ -832,14 +858,14 @@ class Lifecycle:
     def _take_refusal(self, refusal: str, out: list[Instruction]) -> None:
         if refusal == self.refusal:
             return
-        was_refused, self.refusal = bool(self.refusal), refusal
+        was_closed, self.refusal = self._is_closed, refusal
         if refusal:
             out.append(Say(text=f"the farm refuses this node: {refusal}"))
             self._hand_back_waiting(out)
         else:
             out.append(Say(text="the farm takes this node again"))
-        if was_refused != bool(refusal) and not self.is_draining:
-            out.append(TakeWork(is_wanted=not refusal))
+        if was_closed is not self._is_closed:
+            out.append(TakeWork(is_wanted=not self._is_closed))
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         if now >= self._next_heartbeat:
@@ -872,14 +898,42 @@ class Lifecycle:
                 out.append(RetireHost(host_id=host_id))
         self._fill(now, out)
 
+    # --- wedged ---
+
+    @property
+    def _is_closed(self) -> bool:
+        """Takes no more work."""
+        return self.is_draining or bool(self.refusal or self.wedged)
+
+    def _wedged_because(self) -> str:
+        return f"wedged: {next(iter(self.wedged.values()))}" if self.wedged else ""
+
+    def _now_wedged(self, attempt_id: AttemptId, reason: str, now: float, out: list[Instruction]) -> None:
+        """What hangs in the kernel holds memory, a device, a mount: more work would most likely hang too."""
+        was_closed = self._is_closed
+        self.wedged[attempt_id] = reason
+        out.append(Say(text=f"this node takes no more work: {self._wedged_because()}"))
+        self._hand_back_waiting(out)
+        if not was_closed:
+            out.append(TakeWork(is_wanted=False))
+        self._heartbeat(now, out)
+
+    def _no_longer_wedged(self, attempt_id: AttemptId, now: float, out: list[Instruction]) -> None:
+        if self.wedged.pop(attempt_id, None) is None:
+            return
+        out.append(Say(text="a process that could not be killed has gone"))
+        if not self._is_closed:
+            out.append(TakeWork(is_wanted=True))
+        self._heartbeat(now, out)
+
     # --- drain ---
 
     def _drain(self, grace_s: float, now: float, out: list[Instruction]) -> None:
         drain_at = now + grace_s
         self._drain_at = drain_at if self._drain_at is None else min(drain_at, self._drain_at)
         if not self.is_draining:
-            self.is_draining = True
-            if not self.refusal:
+            was_closed, self.is_draining = self._is_closed, True
+            if not was_closed:
                 out.append(TakeWork(is_wanted=False))
             self._hand_back_waiting(out)
             self._heartbeat(now, out)
@@ -892,5 +946,10 @@ class Lifecycle:
                 self._end(held, Outcome.NODE_LOST, self._handing_back(), out)
 
     def _handing_back(self) -> str:
-        why = "the agent is stopping" if self.is_draining else f"the farm refuses this node: {self.refusal}"
+        if self.is_draining:
+            why = "the agent is stopping"
+        elif self.refusal:
+            why = f"the farm refuses this node: {self.refusal}"
+        else:
+            why = self._wedged_because()
         return f"handed back by {self.rules.node_id}: {why}"

@@ -83,6 +83,7 @@ class Attempt:
         self._peak_memory_mib: int | None = None
         self._cpu_s = self._cpu_before_s = 0.0
         self._warnings: list[str] = []
+        self._stuck = ""
         self._output: Output | None = None
 
     def make(self) -> Finished:
@@ -115,11 +116,13 @@ class Attempt:
             load_s=None if rendering_since is None else rendering_since - self._started,
             peak_memory_mib=self._peak_memory_mib,
             cpu_s=self._cpu_s,
+            stuck=self._stuck,
         )
 
     def _to_the_end(self) -> Verdict:
         stuck = containment.kill_leftovers(limit_s=0, spare=self._host.spared)
         if stuck:
+            self._stuck = stuck
             return Verdict(outcome=Outcome.NODE_FAULT, reason=stuck)
         if self._host.link.stop is not None:
             outcome, reason = self._host.link.stop
@@ -185,6 +188,7 @@ class Attempt:
             self._cpu_s = _cpu_s() - self._cpu_before_s
             stuck = containment.kill_leftovers(spare=self._host.spared)
             if stuck:
+                self._stuck = stuck
                 ending = replace(ending, stop=None, timeout_s=None, refusal=(Outcome.NODE_FAULT, stuck))
             output.close()
             if ending.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):

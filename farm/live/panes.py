@@ -46,6 +46,7 @@ _BAD_EVENTS: Final = frozenset(
         EventKind.NODE_SUSPECTED,
         EventKind.NODE_OFFLINE,
         EventKind.OUTAGE_SUSPECTED,
+        EventKind.NODE_FAULTY,
         EventKind.NODE_REFUSED,
         EventKind.DEVICE_LOST,
     }

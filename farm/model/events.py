@@ -34,6 +34,8 @@ class EventKind(StrEnum):
     NODE_DRAINED = "node-drained"
     NODE_RELEASED = "node-released"
     NODE_REFUSED = "node-refused"
+    NODE_FAULTY = "node-faulty"
+    """It says what is wrong with it, and takes no work until that is over."""
     DEVICE_LOST = "device-lost"
     """It takes no work until somebody has looked."""
     DEVICE_CLOSED = "device-closed"

@@ -93,6 +93,8 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     if is_new_session or row["state"] in (NodeState.OFFLINE, NodeState.SUSPECT):
         text = "restarted" if is_new_session else "back"
         events.happened(db, EventKind.NODE_ONLINE, text, node_id=beat.node_id)
+    if beat.fault and row["reason"] != beat.fault[:_MAX_WORD]:
+        events.happened(db, EventKind.NODE_FAULTY, beat.fault[:_MAX_WORD], node_id=beat.node_id)
     if any(load.fault or load.closed or load.complaint for load in beat.loads):
         before = () if is_new_session else [rows.from_json(DeviceLoad, load) for load in row["loads"]]
         _tell_of_devices(db, beat, before)

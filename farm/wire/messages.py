@@ -196,6 +196,9 @@ class Finished:
     """Of the attempt's GPUs; None on the CPU."""
     probe: Probe | None = None
     """What its first seconds on the GPU said of its demand."""
+    stuck: str = ""
+    """Not empty: the exception to the above, a process that not even SIGKILL has ended, mostly on a dead
+    mount. Its node takes no more work until it is gone."""
     kind: Literal["finished"] = "finished"
 
 

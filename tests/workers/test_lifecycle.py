@@ -270,6 +270,34 @@ def test_a_stop_for_a_forgotten_attempt_is_answered_too() -> None:
     assert node.end_of("a").reason == "not running here"
 
 
+def test_a_node_with_a_process_that_cannot_be_killed_takes_no_work_until_it_is_gone() -> None:
+    node = Node()
+    node.tell(launch("a", "b", "c"))
+    node.start("a")
+    told = node.tell(lc.Wedged(attempt_id=AttemptId("a"), reason="process 7 (blender) cannot be killed"))
+    assert lc.TakeWork(is_wanted=False) in told
+    assert node.heartbeats()[-1].fault == "wedged: process 7 (blender) cannot be killed"
+    handed_back = node.ends()[-1]
+    assert handed_back.attempt_id == "c"
+    assert (handed_back.outcome, "wedged" in handed_back.reason) == (Outcome.NODE_LOST, True)
+    node.tell(launch("d"))
+    assert (node.ends()[-1].attempt_id, node.ends()[-1].outcome) == ("d", Outcome.NODE_LOST)
+    assert node.finish("b"), "what runs beside it goes on"
+    assert lc.TakeWork(is_wanted=True) not in node.tell(lc.Unwedged(attempt_id=AttemptId("unknown")))
+    told = node.tell(lc.Unwedged(attempt_id=AttemptId("a")))
+    assert lc.TakeWork(is_wanted=True) in told
+    assert node.heartbeats()[-1].fault == ""
+    node.tell(launch("e"))
+    assert "e" in node.running.values()
+
+
+def test_a_wedged_node_that_drains_stays_closed_when_it_is_free_again() -> None:
+    node = Node()
+    node.tell(lc.Wedged(attempt_id=AttemptId("a"), reason="stuck"))
+    node.tell(lc.DrainAsked(grace_s=60.0))
+    assert lc.TakeWork(is_wanted=True) not in node.tell(lc.Unwedged(attempt_id=AttemptId("a")))
+
+
 def test_a_host_that_dies_under_a_running_attempt_is_the_nodes_fault() -> None:
     node = Node()
     node.tell(launch("a"))
