@@ -78,7 +78,7 @@ def run_up(settings: Settings) -> int:
     from farm.store import schema
     from workers.agent import start_agent
 
-    _log_to_stderr()
+    _begin_program()
     stop = _stop_event()
     failures: list[BaseException] = []
     with _database(settings) as engine:
@@ -117,7 +117,7 @@ def run_serve(settings: Settings) -> int:
     from farm.http.server import serve
 
     _check_shared_broker(settings)
-    _log_to_stderr()
+    _begin_program()
     stop = _stop_event()
     with _database(settings) as engine:
         if not _await_schema(engine, stop):
@@ -140,7 +140,7 @@ def run_scheduler(settings: Settings) -> int:
     from farm.control.scheduler import Scheduler
 
     _check_shared_broker(settings)
-    _log_to_stderr()
+    _begin_program()
     stop = _stop_event()
     with _database(settings) as engine:
         if _await_schema(engine, stop):
@@ -158,7 +158,7 @@ def run_worker(settings: Settings) -> int:
     from workers.main import run_worker as run
 
     _check_shared_broker(settings)
-    _log_to_stderr()
+    _begin_program()
     return run(settings)
 
 
@@ -283,7 +283,12 @@ def _run_noting_failure(scheduler: Scheduler, stop: threading.Event, failures: l
         raise
 
 
-def _log_to_stderr() -> None:
+def _begin_program() -> None:
+    """Log to standard error, and let tests break this process where they want to."""
+    from farm.failpoints import arm
+    from farm.settings import failpoints_of_tests
+
+    arm(failpoints_of_tests())
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

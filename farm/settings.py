@@ -337,6 +337,11 @@ TERMINAL_VARIABLES = (
 """What tells which terminal, and whether there is a desktop."""
 
 
+def failpoints_of_tests() -> str:
+    """What FARM_TEST_FAILPOINTS says, for `farm.failpoints.arm`."""
+    return os.environ.get("FARM_TEST_FAILPOINTS", "")
+
+
 def inherited_environment(names: Collection[str]) -> dict[str, str]:
     """Those variables of this process that `names` lets through; a name may end in `*`."""
     exact = {name for name in names if not name.endswith("*")}

@@ -34,6 +34,7 @@ from typing import IO, Any
 import farm
 from farm.broker.publisher import Publisher
 from farm.errors import FarmError, UserError
+from farm.failpoints import reach
 from farm.model.ids import AttemptId, NodeId
 from farm.model.machines import Capabilities, Device
 from farm.model.paths import PathRule, map_parameters, map_path, path_rules
@@ -272,6 +273,7 @@ class _Supervisor:
     # --- from other threads ---
 
     def _launch_came(self, launch: Launch) -> None:
+        reach("agent.launch-taken")
         self.post(lifecycle.LaunchReceived(launch=_as_seen_here(launch, self._path_rules)))
 
     def _control_came(self, control: Any) -> None:

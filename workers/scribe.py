@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from farm.failpoints import reach
 from farm.model.ids import AttemptId
 from farm.wire.messages import Finished, Started
 from workers.journal import Journal
@@ -93,6 +94,7 @@ class Scribe:
 
     def _take(self, notes: list[Note]) -> None:
         """Write first, then say that it is written."""
+        reach("agent.writing")
         try:
             self._write(notes)
             self._is_failing = False
@@ -100,6 +102,7 @@ class Scribe:
             if not self._is_failing:
                 _LOG.error("journal and spool cannot be written, work goes on without them: %s", error)
             self._is_failing = True
+        reach("agent.written")
         recorded = tuple(a for note in notes if isinstance(note, Received) for a, _ in note.attempts)
         if recorded:
             self._on_recorded(recorded)

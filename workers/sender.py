@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from farm.errors import Unavailable
+from farm.failpoints import reach
 from farm.model.ids import AttemptId, NodeId
 from farm.text import clean, plural
 from farm.wire import queues
@@ -248,6 +249,8 @@ class Sender:
             publisher.publish(queues.PARKED, body, persistent=True)
         if batch.heartbeat is not None or batch.reports or batch.parked:
             publisher.flush(FLUSH_S)
+            if batch.reports:
+                reach("agent.reported")
             batch.heartbeat = None
             batch.reports = []
             batch.parked = []

@@ -53,6 +53,7 @@ from farm.control.views import (
     WhyView,
 )
 from farm.errors import Forbidden, NotFound, Rejected, UserError
+from farm.failpoints import reach
 from farm.flow import match
 from farm.flow.choose import check_step, tasks_of_frames
 from farm.flow.environments import with_environments
@@ -248,6 +249,8 @@ class Desk:
             if is_new:
                 after = {"name": job.name, "user": job.settings.user, "tasks": job.counts.total}
                 _audit(db, by, f"job {job_id}", after=after, status=201)
+            reach("desk.submitting")
+        reach("desk.submitted")
         if is_new:
             self._wake()
         return self._view(job), is_new

@@ -28,6 +28,7 @@ from farm.control.matcher import Matcher
 from farm.control.spaces import Spaces
 from farm.control.stallwatch import StallWatch
 from farm.errors import NotLeader, Unavailable
+from farm.failpoints import reach
 from farm.flow.limits import Ledger
 from farm.flow.outage import Silence, is_outage
 from farm.flow.preempt import make_way
@@ -227,6 +228,7 @@ class Scheduler:
         was_connected = self._intake.is_connected
         bodies = self._intake.drain(wait_s, self._settings.batch, linger_s=self._linger_s)
         heard = sort_messages(bodies)
+        reach("scheduler.taken")
         if not was_connected:
             self._settled_since = self._clock()
         for body in heard.unreadable:
@@ -235,7 +237,9 @@ class Scheduler:
             answers = self._settle(heard)
         except DBAPIError:
             answers = self._settle_one_by_one(bodies)
+        reach("scheduler.settled")
         self._intake.acknowledge()
+        reach("scheduler.acknowledged")
         has_work = bool(heard.reports or heard.heartbeats or heard.is_nudged)
         is_due = self._clock() - self._watched_at >= _WATCH_EVERY_S
         if is_due:
@@ -360,6 +364,8 @@ class Scheduler:
             # Nodes do not come back all at once: they get a whole lease from when most are heard again.
             is_patient = self._clock() - self._outage_at < settings.lease_s
             expired = dispatching.expired(db, grace_s=settings.outage_s if is_patient else 0.0)
+        if expired:
+            reach("scheduler.expiring")
         with self._leading() as db:
             nodes.watch(db, suspect_s=suspect_s, offline_s=settings.lease_s)
             if is_patient is not self._is_patient:
@@ -409,6 +415,7 @@ class Scheduler:
             plan = self._matcher.plan(db, groups, views, limit=self._settings.batch)
         if not plan:
             return 0
+        reach("scheduler.matched")
         assigned = 0
         needs = {g.step_id: limits_needed(g.demand.amounts) for g in groups if g.demand.amounts}
         with self._leading() as db:
@@ -435,6 +442,7 @@ class Scheduler:
                     lease_s=self._settings.lease_s,
                     decision=self._matcher.decision(assignment),
                 )
+        reach("scheduler.leased")
         return assigned
 
     # --- sending ----------------------------------------------------------------------------------
@@ -450,6 +458,7 @@ class Scheduler:
             }
         if not owed and not answers:
             return 0
+        reach("scheduler.sending")
         for message in owed:
             node_id = NodeId(message.node_id)
             if message.kind == "launch":
@@ -470,6 +479,7 @@ class Scheduler:
             # The node's queue is gone: its heartbeats will bring the launch about again, or its lease ends.
             _LOG.warning("no queue for %s", ", ".join(sorted(self._publisher.unroutable)))
             self._publisher.unroutable.clear()
+        reach("scheduler.sent")
         self._sent.update(message.id for message in owed)
         return len(owed)
 
