@@ -82,6 +82,17 @@ PROFILES: dict[str, Profile] = {
         most_renders=6.0,
         share=1,
     ),
+    "exclusive": Profile(
+        faults=("agent killed", "agent paused", "node suspended", "node cut off", "node loses power"),
+        kinds=("exclusive",),
+        delayed=0.1,
+        most_renders=6.0,
+        every_s=5.0,
+        share=1,
+    ),
+    "clocks": Profile(
+        faults=("node's clock jumps", "database's clock jumps"), kinds=_KINDS, every_s=4.0, share=0.5
+    ),
     "people": Profile(
         faults=("person cancels", "person requeues", "person submits", "scheduler killed"),
         most_renders=4.0,

@@ -99,12 +99,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="an exclusive task of a silent node is given out again",
         cuts=(Cut("farm.flow.report:expire", "if isolation is Isolation.EXCLUSIVE:", "if False:"),),
-        profile="nodes",
         said="exclusive",
+        profile="exclusive",
+        seeds=60,
     ),
     Mutant(
         name="an old heartbeat is taken for news",
         cuts=(Cut("farm.store.nodes:heard", 'elif beat.sequence <= row["sequence"]:', "elif False:"),),
+        profile="exclusive",
         seeds=120,
     ),
     # reports
@@ -251,8 +253,9 @@ MUTANTS: tuple[Mutant, ...] = (
                 "if False:",
             ),
         ),
-        profile="nodes",
         said="G6",
+        profile="exclusive",
+        seeds=60,
     ),
     Mutant(
         name="a node measures by its wall clock",
@@ -264,6 +267,8 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         said="",
+        profile="clocks",
+        seeds=40,
     ),
     Mutant(
         name="a restarted agent does not read its journal",

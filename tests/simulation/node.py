@@ -118,6 +118,9 @@ class Machine:
         if journal.exists():
             data = journal.read_bytes()
             cut = self.kernel.draw.choice((0, 0, self.kernel.draw.randrange(1, 200)))
+            if cut:
+                # A launch that comes again finds no trace of the first: nothing of that is left either.
+                self.truth.forgotten_by(self)
             journal.write_bytes(data[: len(data) - cut] if cut else data)
 
     def suspend(self, seconds: float) -> None:
@@ -279,7 +282,9 @@ class Agent:
                 self._listen()
                 self.post(lifecycle.BrokerConnected())
             self._hear()
-        wait_s = max(_LOOKS_FOR_BROKER_S, self._paused_until - self.kernel.now)
+        # One that has lost it comes back sooner or later than others.
+        pause_s = _LOOKS_FOR_BROKER_S if self._epoch is not None else self.kernel.draw.uniform(0.2, 5.0)
+        wait_s = max(pause_s, self._paused_until - self.kernel.now)
         self.kernel.at(wait_s, self._look_for_broker)
 
     def _listen(self) -> None:

@@ -41,7 +41,8 @@ class Truth:
         self.renderings: dict[Host, Rendering] = {}
         self.starts: Counter[int] = Counter()
         """Renderers started, by task."""
-        self.begun: set[str] = set()
+        self.begun: dict[str, object] = {}
+        """Attempt to the machine that has started it."""
         self.failures_left: dict[int, list[Outcome]] = {}
         self.failed: Counter[int] = Counter()
         """Renderers that failed by themselves, by task."""
@@ -152,7 +153,7 @@ class Truth:
         task_id = int(order.task_id)
         if order.attempt_id in self.begun:
             raise Violation(f"attempt {order.attempt_id[:8]} was started twice")
-        self.begun.add(order.attempt_id)
+        self.begun[order.attempt_id] = host.machine
         rendering = Rendering(
             attempt_id=order.attempt_id,
             task_id=task_id,
@@ -179,6 +180,9 @@ class Truth:
         if task_id not in self.seconds:
             self.seconds[task_id] = self.kernel.draw.uniform(2.0, self.most_seconds)
         return self.seconds[task_id]
+
+    def forgotten_by(self, machine: object) -> None:
+        self.begun = {a: m for a, m in self.begun.items() if m is not machine}
 
     def renderer_ended(self, host: Host) -> None:
         if self.renderings.pop(host, None) is not None:
