@@ -1177,6 +1177,16 @@ def _add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> Non
 
         _finish(programs.benchmark(load_settings(), again))
 
+    @app.command(epilog=examples("farm record --hours 12 night.json", "farm simulate night.json"))
+    def record(
+        file: Annotated[Path, typer.Argument(metavar="FILE.json", help="Where to write it.")],
+        hours: Annotated[float, typer.Option(min=0.01, max=744, help="How far back.")] = 12.0,
+    ) -> None:
+        """Record what the farm did, to be played again by simulate."""
+        from farm.cli import simulate as simulating
+
+        simulating.record(connect(), file, hours=hours)
+
     @app.command(
         epilog=examples(
             "farm simulate --policy predictive --policy fifo",
@@ -1186,7 +1196,9 @@ def _add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> Non
     def simulate(
         file: Annotated[
             Path | None,
-            typer.Argument(metavar="[SCENARIO.toml]", help="Farm and work; default: 100 mixed GPUs."),
+            typer.Argument(
+                metavar="[FILE]", help="A scenario (.toml) or a recording (.json); default: 100 mixed GPUs."
+            ),
         ] = None,
         farm: Annotated[
             str | None, typer.Option("--farm", metavar="MODEL=N,...", help="Another farm: 'T4=10,L40S=4'.")

@@ -21,7 +21,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from farm import __version__
-from farm.control import matching, sharing
+from farm.control import matching, record, sharing
 from farm.control.environments import load_environments
 from farm.control.spaces import Spaces
 from farm.control.views import (
@@ -63,6 +63,7 @@ from farm.flow.hooks import check_hooks
 from farm.flow.keep import Kept
 from farm.flow.limits import Ledger, unknown_limits
 from farm.flow.order import parse_order
+from farm.flow.recording import Recording
 from farm.flow.stats import eta_s, spread
 from farm.flow.submit import JobPlan, plan_job
 from farm.model.attempts import Attempt, JobUsage
@@ -578,6 +579,11 @@ class Desk:
                 for each in found
             )
         )
+
+    def record(self, hours: float) -> Recording:
+        """What the farm did. Raises UserError when that is too much."""
+        with reading(self._engine) as db:
+            return record.record(db, hours)
 
     def job_usage(self, job_id: JobId) -> JobUsage:
         """Raises NotFound."""

@@ -32,6 +32,7 @@ from farm.control.views import (
     WhyLine,
     WhyView,
 )
+from farm.flow.recording import RecordedDevice, RecordedStep, Recording
 from farm.flow.stats import Calibration, Within, spread
 from farm.model.attempts import Attempt, JobUsage, PublishedFile
 from farm.model.decisions import Decision
@@ -250,6 +251,37 @@ PROFILE = ProfileView(
             times=(ModelTime(model="NVIDIA GeForce RTX 4090", runs=24, median_s=31.2, upper_s=36.0),),
         ),
     )
+)
+RECORDING = Recording(
+    hours=12.0,
+    devices=(
+        RecordedDevice(
+            model="NVIDIA GeForce RTX 4090",
+            kind=DeviceKind.GPU,
+            slots=12,
+            pools=("default",),
+            fp32_tflops=81.0,
+            memory_bandwidth_gbps=950.0,
+            vram_mib=24_564,
+            watts=450.0,
+        ),
+    ),
+    steps=(
+        RecordedStep(
+            name="shot_010/Render",
+            at_s=312.5,
+            user="anna",
+            priority=50,
+            profile=Profile(compute_share=0.7, bandwidth_share=0.3, confidence=0.1, tag=Tag.COMPUTE),
+            compute_share=0.62,
+            gpus=1,
+            vram_mib=9_600,
+            pool="",
+            load_s=6.2,
+            seconds={"NVIDIA GeForce RTX 4090": 25.0},
+            content=(0.98, 1.03, 1.1),
+        ),
+    ),
 )
 MATCHING = MatchingView(
     policy="predictive",

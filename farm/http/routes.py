@@ -27,6 +27,7 @@ from farm.control.views import (
     TokenView,
     WhyView,
 )
+from farm.flow.recording import Recording
 from farm.http import bodies, examples
 from farm.http.stream import event_stream
 from farm.model import work
@@ -114,6 +115,18 @@ ROUTERS = (farm, jobs, tasks, nodes, events, administration)
 def read_matching(desk: TheDesk) -> MatchingView:
     """The spread of run times, what each device model is worth, and nodes slow for no visible reason."""
     return desk.matching()
+
+
+@farm.get(
+    "/recording",
+    summary="Record what the farm did",
+    responses=_answers(examples.shown(examples.RECORDING), 422),
+)
+def read_recording(
+    desk: TheDesk, hours: Annotated[float, Query(gt=0, le=24 * 31, description="How far back.")] = 12.0
+) -> Recording:
+    """Nodes, jobs and what each task took, to be played again by `farm simulate`."""
+    return desk.record(hours)
 
 
 @farm.get("/farm", summary="The farm at a glance", responses=_answers(examples.shown(examples.FARM)))

@@ -10,13 +10,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from farm.errors import UserError
 from farm.flow import match
+from farm.flow.recording import Recording
 from farm.flow.weights import Weights
 from farm.simulate.clock import Desk, Simulation
 from farm.simulate.desks import BoardDesk, PlanDesk, PullDesk, StaticDesk
 from farm.simulate.metrics import Figures, figures
-from farm.simulate.world import DEVICES, Scenario, World
+from farm.simulate.world import Scenario, World, device_models
 
 POLICIES = ("predictive", "fifo", "fitness", "tags", "sticky", "static", "oracle")
 
@@ -78,14 +81,15 @@ def ask(questions: Sequence[Question], seeds: Sequence[int]) -> list[Answer]:
     ]
 
 
-def farm_of(text: str) -> dict[str, int]:
-    """ "L40S=4,T4=10" -> counts by device model. Raises UserError."""
+def farm_of(text: str, recording: Recording | None = None) -> dict[str, int]:
+    """ "L40S=4,T4=10" -> counts by device model; a recorded farm's own are known too. Raises UserError."""
+    known = device_models(recording)
     counts: dict[str, int] = {}
     for part in text.split(","):
         name, _, number = part.partition("=")
         name = name.strip()
-        if name not in DEVICES:
-            raise UserError(f"no device model {name!r} is known; there are: {', '.join(DEVICES)}")
+        if name not in known:
+            raise UserError(f"no device model {name!r} is known; there are: {', '.join(known)}")
         if not number.strip().isdigit() or not 0 < int(number) <= 10_000:
             raise UserError(f"say how many {name}, such as {name}=4; not {number.strip()!r}")
         counts[name] = counts.get(name, 0) + int(number)
@@ -98,12 +102,20 @@ def with_more(scenario: Scenario, more: Mapping[str, int]) -> Scenario:
 
 
 def scenario_of(path: Path) -> Scenario:
-    """A scenario from a TOML file of its fields. Raises UserError that names the key."""
+    """A scenario from a TOML file of its fields, or from what `farm record` wrote (JSON).
+
+    Raises UserError that names what is wrong.
+    """
+    if path.suffix == ".json":
+        try:
+            return Scenario.recorded(TypeAdapter(Recording).validate_json(path.read_bytes()))
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read the recording {path}: {error}") from error
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    known = {f.name for f in fields(Scenario)}
+    known = {f.name for f in fields(Scenario)} - {"recording"}
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in known:

@@ -7,18 +7,21 @@ first event, so that every policy meets the same frames, faults and slow spells.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from farm.errors import UserError
 from farm.flow.classify import classify
 from farm.flow.prices import shadow_prices
+from farm.flow.recording import RecordedStep, Recording
 from farm.model.ids import NodeId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, NodeView
 from farm.model.work import Profile, Tag
+from farm.text import clean
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -31,8 +34,10 @@ REFERENCE: Final = (31.2, 600.0)
 class DeviceModel:
     fp32_tflops: float
     memory_bandwidth_gbps: float
-    vram_gib: int
-    watts: int
+    vram_gib: float
+    watts: float
+    kind: DeviceKind = DeviceKind.GPU
+    pools: tuple[str, ...] = ()
 
 
 DEVICES: Final[Mapping[str, DeviceModel]] = {
@@ -117,6 +122,22 @@ class Scenario:
     times: tuple[tuple[float, ...], ...] = ()
     """Measured instead of drawn: each row a workload's relative seconds on the farm's device models in their
     order (0: it does not run there). Jobs draw a row; shares, rates and affinity are then its own."""
+    recording: Recording | None = None
+    """Recorded instead of drawn: nodes (a slot each), jobs (a step each) and what each task took."""
+
+    @classmethod
+    def recorded(cls, recording: Recording) -> Scenario:
+        """What was recorded, as it was: nothing is drawn on top."""
+        return cls(
+            recording=recording,
+            farm={device.model: device.slots for device in recording.devices},
+            hours=recording.hours,
+            noise_sd=0.0,
+            node_sd=0.0,
+            lemons=0.0,
+            rate_sd=0.0,
+            measured_sd=0.0,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +161,8 @@ class World:
         count = len(self.models)
         self._offered = np.array([scenario.farm.get(name, 0) for name in self.models], float)
         self.number = self._offered + np.array([scenario.more.get(name, 0) for name in self.models], float)
-        specs = [DEVICES[name] for name in self.models]
+        known = device_models(scenario.recording)
+        specs = [known[name] for name in self.models]
         flops = np.array([spec.fp32_tflops for spec in specs])
         gbps = np.array([spec.memory_bandwidth_gbps for spec in specs])
         self.watts = np.array([spec.watts for spec in specs], float)
@@ -160,20 +182,22 @@ class World:
         nodes = len(self.node_model)
         self.node_factor = np.exp(self._stream("factors").normal(0, scenario.node_sd, nodes))
         self.node_factor[self._stream("lemons").random(nodes) < scenario.lemons] *= scenario.lemon_factor
+        pools = sorted({pool for spec in specs for pool in spec.pools})
         self.nodes = [
             NodeView(
                 id=NodeId(f"n{at:04d}"),
                 capabilities=Capabilities(
                     cpus=16,
                     memory_mib=131_072,
+                    pools=_sim_pools(specs[model], pools),
                     devices=(
                         Device(
                             id="gpu",
-                            kind=DeviceKind.GPU,
+                            kind=specs[model].kind,
                             model=self.models[model],
                             fp32_tflops=float(told_flops[model]),
                             memory_bandwidth_gbps=float(told_gbps[model]),
-                            vram_mib=int(vram[model]) * 1024,
+                            vram_mib=int(vram[model] * 1024),
                             source=source,
                         ),
                     ),
@@ -205,6 +229,8 @@ class World:
 
     def _draw_jobs(self) -> list[dict[str, Any]]:
         scenario = self.scenario
+        if scenario.recording is not None:
+            return [self._recorded(step, scenario.recording) for step in scenario.recording.steps]
         if scenario.batch_jobs:
             return [self._draw_job("job", 0.0, at) for at in range(scenario.batch_jobs)]
         # The rate of arrivals follows from how long the best spread of a sample takes.
@@ -272,6 +298,46 @@ class World:
             "seconds": seconds,
         }
 
+    def _recorded(self, step: RecordedStep, recording: Recording) -> dict[str, Any]:
+        known = device_models(recording)
+        kind = DeviceKind.GPU if step.gpus else DeviceKind.CPU
+
+        def alike(model: str) -> bool:
+            return (known[model].kind is DeviceKind.CPU) == (kind is DeviceKind.CPU)
+
+        def roofline(model: str) -> float:
+            spec = known[model]
+            arithmetic = step.compute_share * REFERENCE[0] / spec.fp32_tflops
+            return arithmetic + (1 - step.compute_share) * REFERENCE[1] / spec.memory_bandwidth_gbps
+
+        scales = [math.log(value / roofline(of)) for of, value in step.seconds.items() if alike(of)]
+        scale = math.exp(sum(scales) / len(scales)) if scales else math.inf
+
+        def seconds_on(model: str) -> float:
+            spec = known[model]
+            is_able = alike(model) and spec.vram_gib * 1024 >= step.vram_mib
+            # What is added is in every pool.
+            is_able = is_able and (not step.pool or not spec.pools or step.pool in spec.pools)
+            return step.seconds.get(model, scale * roofline(model)) if is_able else math.inf
+
+        seconds = np.array([seconds_on(model) for model in self.models])
+        if not np.isfinite(seconds).any():
+            raise UserError(f"no device of the simulated farm can run step '{clean(step.name, limit=60)}'")
+        return {
+            "job": SimJob(
+                at=step.at_s,
+                frames=len(step.content),
+                demand=Demand(gpus=step.gpus, vram_mib=step.vram_mib, pool=f"{step.pool}/{kind}"),
+                profile=step.profile,
+                tag=step.profile.tag,
+                priority=step.priority,
+                user=step.user,
+            ),
+            "content": np.array(step.content),
+            "load_s": step.load_s,
+            "seconds": seconds,
+        }
+
     def _draw_faults(self, nodes: int) -> None:
         scenario = self.scenario
         tries = 4
@@ -316,6 +382,27 @@ class World:
         """No schedule drains all jobs sooner, even if all were there at once (noise, load and tail apart)."""
         weight = np.bincount(self.job_of, self.content, len(self.jobs)).astype(float)
         return shadow_prices(self.seconds, weight, self.number, rounds=600).bound_s
+
+
+def device_models(recording: Recording | None) -> dict[str, DeviceModel]:
+    """Those that a simulated farm may have, by name: the data sheets', and the recorded farm's own."""
+    known = dict(DEVICES)
+    for device in recording.devices if recording is not None else ():
+        known[device.model] = DeviceModel(
+            fp32_tflops=device.fp32_tflops or REFERENCE[0],
+            memory_bandwidth_gbps=device.memory_bandwidth_gbps or REFERENCE[1],
+            vram_gib=(device.vram_mib or 0) / 1024,
+            watts=device.watts or 0.0,
+            kind=device.kind,
+            pools=device.pools,
+        )
+    return known
+
+
+def _sim_pools(spec: DeviceModel, every: Sequence[str]) -> tuple[str, ...]:
+    """Work for CPUs must find CPUs only: here a node has one device. What is added is in every pool."""
+    kind = DeviceKind.CPU if spec.kind is DeviceKind.CPU else DeviceKind.GPU
+    return tuple(f"{pool}/{kind}" for pool in ("", *(spec.pools or every)))
 
 
 def _guessed_share(relative: Floats, flops: Floats, gbps: Floats) -> float:

@@ -471,8 +471,10 @@ class Done:
     runtime_s: float
     completion_s: float
     """From the task's first start to delivery: what other attempts took before it counts too."""
+    load_s: float
     finished_at: float
     node_id: str
+    device_id: str
     decision: Decision | None
 
 
@@ -488,8 +490,10 @@ def newest_done(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list
         sa.select(
             _ATTEMPT.c.step_id,
             _ATTEMPT.c.runtime_s,
+            _ATTEMPT.c.load_s,
             _ATTEMPT.c.finished_at,
             _ATTEMPT.c.node_id,
+            _ATTEMPT.c.device_id,
             _ATTEMPT.c.decision,
             sa.func.coalesce(_ATTEMPT.c.started_at - begun, 0.0).label("before_s"),
         )
@@ -504,12 +508,30 @@ def newest_done(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list
             step_id=StepId(row.step_id),
             runtime_s=row.runtime_s,
             completion_s=row.runtime_s + max(row.before_s, 0.0),
+            load_s=min(row.load_s or 0.0, row.runtime_s),
             finished_at=row.finished_at or 0.0,
             node_id=row.node_id,
+            device_id=row.device_id,
             decision=rows.from_json(Decision, row.decision) if row.decision else None,
         )
         for row in db.execute(query)
     ]
+
+
+def submitted_since(db: sa.Connection, since: float) -> list[JobId]:
+    """In the order in which they came."""
+    query = sa.select(_JOB.c.id).where(_JOB.c.submitted_at >= since).order_by(_JOB.c.submitted_at)
+    return [JobId(row.id) for row in db.execute(query)]
+
+
+def first_starts(db: sa.Connection, job_id: JobId) -> dict[StepId, float]:
+    """When each step's first attempt was assigned."""
+    query = (
+        sa.select(_ATTEMPT.c.step_id, sa.func.min(_ATTEMPT.c.assigned_at).label("at"))
+        .where(_ATTEMPT.c.job_id == job_id)
+        .group_by(_ATTEMPT.c.step_id)
+    )
+    return {StepId(row.step_id): row.at for row in db.execute(query)}
 
 
 def newest_jobs(db: sa.Connection, *, limit: int) -> list[JobId]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from farm.model.ids import AttemptId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome
 from farm.settings import load_settings
+from farm.simulate.answer import Question, ask, scenario_of
 from farm.store import dispatching, moves, nodes
 from farm.store.engine import open_engine, reading, writing
 from farm.wire.messages import Finished, Heartbeat
@@ -94,6 +96,27 @@ def test_profile_prices_and_reasons_are_told(engine: sa.Engine, api: Api) -> Non
     assert all(attempt["decision"]["upper_s"] > attempt["decision"]["predicted_s"] for attempt in attempts)
 
 
+def test_what_was_recorded_can_be_played_again(engine: sa.Engine, api: Api, tmp_path: Path) -> None:
+    cpu = Device(
+        id="cpu", kind=DeviceKind.CPU, model="EPYC", slots=2, fp32_tflops=1.0, memory_bandwidth_gbps=40.0
+    )
+    with writing(engine) as db:
+        machine = Capabilities(cpus=8, memory_mib=16_000, devices=(cpu,))
+        beat = Heartbeat(node_id=NodeId("blade"), session="s", boot_id="b", sequence=1, capabilities=machine)
+        nodes.heard(db, beat, rival_s=30)
+    api.submit(api.anna)
+    _play(engine, Matcher(load_settings(environment={})), 42.0)
+    answer = api.anna.get(f"{V1}/recording?hours=1").json()
+    (step,) = answer["steps"]
+    assert step["seconds"]["EPYC"] == pytest.approx(42, rel=0.2)
+    assert step["content"][0] * step["seconds"]["EPYC"] == pytest.approx(42, rel=1e-3)
+    path = tmp_path / "night.json"
+    path.write_text(json.dumps(answer))
+    (played,) = ask([Question(name="again", scenario=scenario_of(path))], [0])
+    assert played.runs[0].frames == len(step["content"])
+    assert api.anna.get(f"{V1}/recording?hours=0").status_code == 422
+
+
 def test_a_farm_that_has_done_nothing_says_so(api: Api) -> None:
     told = api.anna.get(f"{V1}/matching").json()
     assert (told["tasks"], told["spread"], told["models"]) == (0, None, [])
@@ -101,6 +124,14 @@ def test_a_farm_that_has_done_nothing_says_so(api: Api) -> None:
 
 
 def test_the_commands_print_what_the_api_tells(cli: Cli, farm: FakeFarm) -> None:
+    farm.answer("GET", "/recording", examples.shown(examples.RECORDING))
+    cli.good("record", "night.json", "--hours", "3")
+    assert farm.last("GET", "/recording").query == {"hours": ["3.0"]}
+    assert "RTX 4090" in (cli.folder / "night.json").read_text()
+    assert "a recording is JSON" in cli("record", "night.txt").err
+    assert "--load has no meaning for a recording" in cli("simulate", "night.json", "--load", "0.5").err
+    printed = cli.good("simulate", "night.json", "--add", "NVIDIA GeForce RTX 4090=4", "--add", "L40S=1")
+    assert "predictive + L40S=1" in printed
     farm.answer("GET", "/matching", examples.shown(examples.MATCHING))
     printed = cli.good("stats")
     assert "95 of 100" in printed

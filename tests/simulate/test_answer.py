@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,11 @@ import pytest
 
 from farm.cli.simulate import simulate
 from farm.errors import UserError
-from farm.simulate.answer import Question, ask, farm_of, scenario_of, svg, with_more
+from farm.flow.recording import RecordedDevice, Recording
+from farm.http import examples
+from farm.model.machines import DeviceKind
+from farm.simulate.answer import Question, ask, desk_of, farm_of, scenario_of, svg, with_more
+from farm.simulate.clock import Simulation
 from farm.simulate.world import Scenario, World
 
 SMALL = Scenario(seed=1, farm={"T4": 4, "RTX 4090": 2}, batch_jobs=4, frames=(10, 20))
@@ -97,3 +102,51 @@ def test_simulated_seconds_do_not_depend_on_the_order_of_questions() -> None:
     turned = ask([Question(name="b", scenario=SMALL, policy="fifo"), Question(name="a", scenario=SMALL)], [3])
     assert first[0].runs == turned[1].runs
     assert np.isclose(first[1].mean("makespan_s"), turned[0].mean("makespan_s"))
+
+
+RECORDING = examples.RECORDING
+SECONDS = {"NVIDIA GeForce RTX 4090": 25.0}
+
+
+def _recording(tmp_path: Path, recording: Recording = RECORDING) -> Path:
+    path = tmp_path / "night.json"
+    path.write_text(json.dumps(examples.shown(recording)))
+    return path
+
+
+def test_a_recording_is_played_as_it_was(tmp_path: Path) -> None:
+    scenario = scenario_of(_recording(tmp_path))
+    assert scenario == Scenario.recorded(RECORDING)
+    (answer,) = ask([Question(name="night", scenario=scenario, policy="fifo")], [0])
+    (run,) = answer.runs
+    (step,) = RECORDING.steps
+    assert (run.jobs, run.frames) == (1, len(step.content))
+    slowest = max(step.content) * step.seconds["NVIDIA GeForce RTX 4090"] + step.load_s
+    assert run.makespan_s == pytest.approx(step.at_s + slowest, rel=1e-6)
+
+
+def test_devices_that_the_farm_did_not_have_are_judged_by_the_learnt_share(tmp_path: Path) -> None:
+    scenario = with_more(scenario_of(_recording(tmp_path)), {"T4": 2})
+    world = World(scenario)
+    (on_4090, on_t4) = world.seconds[0]
+    assert on_4090 == 25.0
+    assert on_t4 > 2 * on_4090
+    assert (world.node_model == 1).sum() == 2
+
+
+def test_work_for_cpus_is_played_on_cpus_only(tmp_path: Path) -> None:
+    cpu = RecordedDevice(model="EPYC", kind=DeviceKind.CPU, slots=3, pools=("sim",))
+    step = replace(RECORDING.steps[0], gpus=0, vram_mib=0, pool="sim", seconds={"EPYC": 9.0, **SECONDS})
+    mixed = replace(RECORDING, devices=(*RECORDING.devices, cpu), steps=(*RECORDING.steps, step))
+    simulation = Simulation(World(Scenario.recorded(mixed)), desk_of("predictive")).run()
+    kinds = [simulation.world.models[simulation.world.node_model[node]] for node in simulation.by_node]
+    assert kinds == [*["NVIDIA GeForce RTX 4090"] * 3, *["EPYC"] * 3]
+
+
+def test_a_step_that_no_simulated_device_can_run_is_named(tmp_path: Path) -> None:
+    wide = replace(RECORDING, steps=(replace(RECORDING.steps[0], vram_mib=99_000),))
+    with pytest.raises(UserError, match="shot_010/Render"):
+        World(Scenario.recorded(wide))
+    (tmp_path / "broken.json").write_text('{"hours": 1}')
+    with pytest.raises(UserError, match=r"broken\.json"):
+        scenario_of(tmp_path / "broken.json")
