@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from farm.model.events import EventKind
 from farm.wire import messages, queues
 
 ROOT = Path(__file__).parents[2]
@@ -66,3 +67,19 @@ def test_every_decision_has_a_number_of_its_own_and_is_listed() -> None:
 
     assert [int(name[:4]) for name in decisions] == list(range(1, len(decisions) + 1))
     assert [name for name in decisions if f"({name})" not in listed] == []
+
+
+def test_every_alarm_has_its_line_in_the_runbook() -> None:
+    told = (DOCS / "runbook.md").read_text(encoding="utf-8")
+    is_ordinary = re.compile(
+        r"job-(submitted|changed|done|cancelled)|task-(done|requeued)|node-(enrolled|online|drained|released)"
+    )
+    alarms = [kind for kind in EventKind if not is_ordinary.fullmatch(kind)]
+    checks = set(
+        re.findall(r'check ?= ?"([^"]+)"', (ROOT / "farm/cli/doctor.py").read_text(encoding="utf-8"))
+    )
+
+    assert len(alarms) > 10
+    assert [kind for kind in alarms if f"`{kind}`" not in told] == []
+    assert len(checks) > 10
+    assert [check for check in checks if f"`{check}`" not in told] == []
