@@ -58,6 +58,16 @@ def unchunked(template: dict[str, Any]) -> dict[str, Any]:
     return template
 
 
+def aim_at(template: dict[str, Any], target_s: float) -> None:
+    """Let chunks of frames take about so long: the farm cuts them while the job runs. Raises UserError."""
+    if not 1 <= target_s <= 86400:
+        raise UserError(f"tasks of {target_s:g} s cannot be: give 1 s to a day")
+    for step in template["steps"]:
+        for parameter in step["parameterSpace"]["taskParameterDefinitions"]:
+            if parameter["type"] == "CHUNK[INT]":
+                parameter["chunks"]["targetRuntimeSeconds"] = round(target_s)
+
+
 @dataclass(slots=True)
 class Literals:
     """Text that must reach a command as it is.

@@ -300,6 +300,14 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
         chunk_size: Annotated[
             int | None, typer.Option(metavar="N", help="Frames a task; 1 when left out.")
         ] = None,
+        chunk_s: Annotated[
+            str | None,
+            typer.Option(
+                "--chunk-s",
+                metavar="TIME",
+                help="As many frames a task as take about so long: 300, 5m. Blender.",
+            ),
+        ] = None,
         profile: Annotated[
             Literal["compute", "bandwidth", "balanced"] | None,
             typer.Option(
@@ -400,6 +408,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             limits=tuple(limit or ()),
             depends_on=tuple(depends_on or ()),
             chunk_size=chunk_size,
+            chunk_s=chunk_s,
             profile=profile,
             is_reverse=reverse,
             order=order,

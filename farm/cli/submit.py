@@ -57,6 +57,8 @@ class Wish:
     """`NAME` or `NAME=N` each."""
     depends_on: tuple[str, ...] = ()
     chunk_size: int | None = None
+    chunk_s: str | None = None
+    """A time: "300", "5m"."""
     profile: str | None = None
     is_reverse: bool = False
     order: str | None = None
@@ -117,6 +119,8 @@ def make(wish: Wish, *, cwd: Path, login: str) -> Made:
         raise UserError(
             f"--tiles and --sample-chunks are for Blender scenes; {plugin.name} renders whole frames"
         )
+    if options.chunk_s is not None and not plugin.adapts_chunks:
+        raise UserError(f"--chunk-s is for Blender scenes and templates; {plugin.name} takes --chunk-size")
     return Made(submission=plugin.submission(path, options), plugin=plugin, notes=_broken(broken))
 
 
@@ -156,6 +160,7 @@ def _options(
         frames=() if wish.frames is None else parse_frames(wish.frames),
         output=wish.output,
         chunk_size=1 if wish.chunk_size is None else wish.chunk_size,
+        chunk_s=None if wish.chunk_s is None else seconds(wish.chunk_s, "--chunk-s"),
         settings=JobSettings(**settings),
         arguments=tuple((wish.rest or ()) if arguments is None else arguments),
         cwd=cwd,
@@ -199,13 +204,13 @@ def _user(settings: dict[str, Any], login: str) -> dict[str, str]:
     return {} if settings.get("user") else {"user": login}
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, option: str = "--timeout") -> float:
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise UserError(f"--timeout {shown(text, 40)}: give seconds, or minutes, hours, days: 90m, 2h, 1d")
+        raise UserError(f"{option} {shown(text, 40)}: give seconds, or minutes, hours, days: 90m, 2h, 1d")
     seconds = float(match.group(1)) * _UNITS[match.group(2)]
     if not 0 < seconds <= _LONGEST_S:
-        raise UserError(f"--timeout {shown(text, 40)}: give more than 0 and at most 365 days")
+        raise UserError(f"{option} {shown(text, 40)}: give more than 0 and at most 365 days")
     return seconds
 
 
@@ -280,7 +285,7 @@ def step_frames(submission: Submission, step_name: str, parameter: str) -> tuple
             return parse_frames(text)
     # An expression: only the library can tell. It takes half a second to load.
     space = _task_space(submission)
-    return tuple(frame for index in range(space.count(step_name)) for frame in space.frames(step_name, index))
+    return tuple(frame for index in space.indexes(step_name) for frame in space.frames(step_name, index))
 
 
 def expected_files(submission: Submission) -> Iterator[str]:
@@ -380,7 +385,7 @@ def _first_command(submission: Submission) -> tuple[str, ...]:
     space = _task_space(submission)
     name = space.steps[0]
     step = submission.template["steps"][0]
-    task = space.parameters(name, 0) if space.count(name) else {}
+    task = space.parameters(name, space.indexes(name)[0]) if space.count(name) else {}
     files = (step.get("script") or {}).get("embeddedFiles") or ()
     names = {f"Task.Param.{key}": text for key, (_, text) in task.items()}
     names |= {f"Task.File.{item['name']}": item.get("filename") or item["name"] for item in files}

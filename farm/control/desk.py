@@ -679,7 +679,13 @@ class Desk:
             check_step(space, choice.step)
         if choice.frames is None:
             return None
-        return tasks_of_frames(space, parse_frames(choice.frames), step=choice.step)
+        with reading(self._engine) as db:
+            return tasks_of_frames(
+                space,
+                parse_frames(choice.frames),
+                step=choice.step,
+                indexes=lambda step: jobs.indexes_of(db, job_id, step),
+            )
 
     # --- why ------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from farm.control.spaces import Spaces
 from farm.control.stallwatch import StallWatch
 from farm.errors import NotLeader, Unavailable
 from farm.failpoints import reach
+from farm.flow.chunks import recut
 from farm.flow.limits import Ledger
 from farm.flow.outage import Silence, is_outage
 from farm.flow.preempt import make_way
@@ -38,7 +39,19 @@ from farm.model.limits import limits_needed
 from farm.model.states import Outcome
 from farm.model.work import Isolation
 from farm.settings import Settings
-from farm.store import dispatching, events, jobs, limits, logs, moves, nodes, outbox, preempting, stalling
+from farm.store import (
+    chunking,
+    dispatching,
+    events,
+    jobs,
+    limits,
+    logs,
+    moves,
+    nodes,
+    outbox,
+    preempting,
+    stalling,
+)
 from farm.store.engine import reading
 from farm.store.leader import Lead, acquire, leading, resign
 from farm.text import duration, plural
@@ -248,6 +261,7 @@ class Scheduler:
                 with self._leading() as db:
                     self._take_out_sent(db)
             self._watch()
+            self._cut_chunks()
             if self._matcher.is_save_due:
                 with self._leading() as db:
                     self._matcher.save(db)
@@ -400,6 +414,26 @@ class Scheduler:
             with self._leading() as db:
                 moves.lock_jobs(db, {way.victim.job_id for way in ways})
                 preempting.stop(db, ways)
+
+    def _cut_chunks(self) -> None:
+        """Cut waiting chunks anew where what was rendered says that others would take their time."""
+        with reading(self._engine) as db:
+            steps = chunking.adaptive_steps(db)
+            if not steps:
+                return
+            slots = sum(v.capabilities.slots for v in nodes.views(db, {}) if v.accepts_work)
+        with self._leading() as db:
+            moves.lock_jobs(db, {step.job_id for step in steps})
+            for step in steps:
+                tasks = chunking.waiting(db, step.step_id)
+                made = recut(
+                    list(tasks.values()),
+                    chunking.runs(db, step.step_id),
+                    target_s=step.target_s,
+                    slots=slots,
+                )
+                if made is not None:
+                    chunking.cut_anew(db, step, list(tasks), made)
 
     def _dispatch(self) -> int:
         """Match and lease; returns how many tasks were assigned."""

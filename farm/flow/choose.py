@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 from farm.errors import UserError
 from farm.flow.submit import TaskSpace
@@ -11,10 +11,15 @@ from farm.text import clean
 
 
 def tasks_of_frames(
-    space: TaskSpace, frames: Collection[int], *, step: str | None = None
+    space: TaskSpace,
+    frames: Collection[int],
+    *,
+    step: str | None = None,
+    indexes: Callable[[str], Sequence[int]] | None = None,
 ) -> dict[str, list[int]]:
     """Step name -> indexes of the tasks that render any of `frames`; of `step` only, when it is given.
 
+    indexes: what tasks a step has now, asked for those whose chunks change; None: they are as at first.
     Raises UserError for a frame that no task renders: a piece of what was asked for is never lost silently.
     """
     steps = _steps(space, step)
@@ -28,7 +33,12 @@ def tasks_of_frames(
         there.update(values)
         here = wanted.intersection(values)
         if here:
-            chosen[name] = _indexes(space, name, here)
+            first = space.first_indexes(name)
+            if first is None:
+                chosen[name] = _indexes(space, name, here)
+                continue
+            now = first if indexes is None else indexes(name)
+            chosen[name] = [index for index in now if not here.isdisjoint(space.frames(name, index))]
     if not there:
         where = f"step '{_shown(steps[0])}' has" if step is not None else "this job's tasks have"
         raise UserError(f"{where} no frames; choose tasks by id or by step")

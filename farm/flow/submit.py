@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
 from farm.errors import UserError
+from farm.flow.chunks import cut, packed, unpacked
 from farm.flow.classify import classify
 from farm.flow.order import parse_order
 from farm.model.frames import (
@@ -92,6 +93,10 @@ class StepPlan:
     frames: str | None
     """The frames of the whole step in canonical form; None when it has no frame parameter."""
     task_count: int
+    indexes: tuple[int, ...] | None = None
+    """Of the tasks; None: 0 to `task_count`."""
+    chunk_target_s: float | None = None
+    """Waiting tasks are cut anew, so that one takes about so long; None: they stay as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +158,14 @@ def plan_job(submission: Submission, *, uid: str) -> JobPlan:
                 output=output,
                 frames=None if values is None else canonical(values),
                 task_count=count,
+                indexes=space.first_indexes(step.name),
+                chunk_target_s=space.chunk_target_s(step.name),
             )
         )
-        if space.is_adaptive(step.name):
+        if space.is_adaptive(step.name) and space.chunk_target_s(step.name) is None:
             warnings.append(
-                f"step '{_shown(step.name)}' asks for chunks of a target run time; "
-                "the farm makes chunks of the template's default size"
+                f"step '{_shown(step.name)}' asks for chunks of a target run time, and has other parameters "
+                "or gaps in its frames: the farm makes chunks of the template's default size"
             )
     directories = dict.fromkeys(parameters[output.directory_parameter][1] for output in submission.outputs)
     return JobPlan(
@@ -206,7 +213,11 @@ class TaskSpace:
     def _build(self, job: Any, outputs: Mapping[str, OutputSpec]) -> None:
         self._outputs = dict(outputs)
         self._iterators = {step.name: _iterator(step) for step in job.steps}
-        self._counts = {name: _length(name, iterator) for name, iterator in self._iterators.items()}
+        self._adaptive = {step.name: found for step in job.steps if (found := _adaptive(step)) is not None}
+        self._counts = {
+            name: len(self._adaptive[name].first) if name in self._adaptive else _length(name, iterator)
+            for name, iterator in self._iterators.items()
+        }
         self._definitions: dict[str, dict[str, Any]] = {
             step.name: {}
             if step.parameterSpace is None
@@ -227,6 +238,9 @@ class TaskSpace:
     def parameters(self, step: str, index: int) -> dict[str, tuple[str, str]]:
         """Task parameter name -> (OpenJD type, value as text), of task `index` (from 0). Raises
         IndexError."""
+        if step in self._adaptive:
+            adaptive = self._adaptive[step]
+            return {adaptive.parameter: ("CHUNK[INT]", adaptive.text(index))}
         if not 0 <= index < self._counts[step]:
             raise IndexError(f"step {step} has {self._counts[step]} tasks, no index {index}")
         definitions = self._definitions[step]
@@ -273,6 +287,18 @@ class TaskSpace:
             definition.chunks is not None and int(definition.chunks.targetRuntimeSeconds or 0) > 0
             for definition in self._definitions[step].values()
         )
+
+    def chunk_target_s(self, step: str) -> float | None:
+        """Of a step whose waiting tasks are cut anew while it runs."""
+        return self._adaptive[step].target_s if step in self._adaptive else None
+
+    def first_indexes(self, step: str) -> tuple[int, ...] | None:
+        """Of the tasks that such a step has at first; None for all others: theirs are 0 to `count`."""
+        return self._adaptive[step].first if step in self._adaptive else None
+
+    def indexes(self, step: str) -> Sequence[int]:
+        """Of the step's tasks, as they are at first."""
+        return self._adaptive[step].first if step in self._adaptive else range(self._counts[step])
 
     def frame_values(self, step: str) -> Sequence[int] | None:
         """The frames of the whole step, as the template lists them; None when it has no frame parameter."""
@@ -363,6 +389,46 @@ def _iterator(step: Any) -> Any:
                 f"step '{_shown(step.name)}': {name} holds {held:,} frames; the most is {MAX_FRAMES:,}"
             )
     return StepParameterSpaceIterator(space=step.parameterSpace, chunks_task_count_override=size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Adaptive:
+    """A step of chunks that are cut anew: see `farm.flow.chunks`."""
+
+    parameter: str
+    values: tuple[int, ...]
+    """Rising."""
+    is_contiguous: bool
+    target_s: float
+    first: tuple[int, ...]
+
+    def text(self, index: int) -> str:
+        """The value of the task parameter. Raises IndexError."""
+        chunk = unpacked(index)
+        if not 0 < chunk.length <= len(self.values) - chunk.first:
+            raise IndexError(f"{len(self.values)} frames have no chunk {chunk.first}+{chunk.length}")
+        values = self.values[chunk.first : chunk.end]
+        return f"{values[0]}-{values[-1]}" if self.is_contiguous else canonical(values)
+
+
+def _adaptive(step: Any) -> _Adaptive | None:
+    """None for a step of fixed tasks, or with other parameters beside the frames."""
+    definitions = {} if step.parameterSpace is None else step.parameterSpace.taskParameterDefinitions
+    if len(definitions) != 1:
+        return None
+    ((name, definition),) = definitions.items()
+    target_s = 0 if definition.chunks is None else int(definition.chunks.targetRuntimeSeconds or 0)
+    if target_s <= 0:
+        return None
+    values = tuple(sorted(_int_values(definition)))
+    is_contiguous = definition.chunks.rangeConstraint.value == "CONTIGUOUS"
+    if is_contiguous and values[-1] - values[0] != len(values) - 1:
+        return None  # chunks must not reach over the gaps, which only the library minds
+    size = int(definition.chunks.defaultTaskCount)
+    first = tuple(map(packed, cut(0, len(values), most=size)))
+    return _Adaptive(
+        parameter=name, values=values, is_contiguous=is_contiguous, target_s=float(target_s), first=first
+    )
 
 
 def _length(step: str, iterator: Any) -> int:

@@ -58,6 +58,8 @@ class SubmitOptions:
     output: str | None = None
     """As typed; may begin with `//` (the scene's directory) and hold `#` runs."""
     chunk_size: int = 1
+    chunk_s: float | None = None
+    """Frames a task so that one takes about so long; `chunk_size` is for the first ones."""
     settings: JobSettings = JobSettings()
     arguments: tuple[str, ...] = ()
     """Further command line arguments for the renderer."""
@@ -108,3 +110,5 @@ class Plugin:
     called by `farm worker benchmark`. None: this renderer is no measure of it."""
     splits_frames: bool = False
     """It takes `SubmitOptions.tiles` and `sample_chunks`."""
+    adapts_chunks: bool = False
+    """It takes `SubmitOptions.chunk_s`."""

@@ -120,7 +120,7 @@ def submit(
     for step_plan in plan.steps:
         opens_now = not unmet and not step_plan.depends_on
         first = TaskState.READY if opens_now else TaskState.WAITING
-        _insert_step(db, job_id, step_plan, first, order=_order(settings))
+        _insert_step(db, job_id, step_plan, first, order=order_of(settings))
     if key is not None:
         db.execute(sa.insert(_KEY).values(key=key, digest=digest, job_id=job_id, created_at=now))
     events.happened(db, EventKind.JOB_SUBMITTED, plan.name, actor=actor, job_id=job_id)
@@ -140,11 +140,15 @@ def _insert_step(db: sa.Connection, job_id: JobId, plan: StepPlan, state: TaskSt
                 isolation=str(plan.isolation),
                 output=rows.to_json(plan.output) if plan.output else None,
                 frames=plan.frames,
+                chunk_target_s=plan.chunk_target_s,
                 **{f"n_{state.value}": plan.task_count},
             )
         )
     )
-    _insert_tasks(db, job_id, step_id, plan.task_count, state, order=order)
+    if plan.indexes is None:
+        _insert_tasks(db, job_id, step_id, plan.task_count, state, order=order)
+    else:
+        insert_chunks(db, job_id, StepId(step_id), plan.indexes, state, is_reversed=order == REVERSE)
     limits.needed_by(db, StepId(step_id), plan.demand)
 
 
@@ -175,7 +179,49 @@ def _insert_tasks(
     )
 
 
-def _order(settings: JobSettings) -> str:
+def insert_chunks(
+    db: sa.Connection,
+    job_id: JobId,
+    step_id: StepId,
+    indexes: Sequence[int],
+    state: TaskState,
+    *,
+    is_reversed: bool,
+) -> None:
+    """Tasks whose index is a chunk (`farm.flow.chunks`). The step's counts are the caller's."""
+    if indexes:
+        db.execute(
+            sa.insert(_TASK),
+            [
+                {
+                    "job_id": job_id,
+                    "step_id": step_id,
+                    "idx": index,
+                    "rank": -index if is_reversed else index,
+                    "state": str(state),
+                    "starts": 0,
+                    "failures": 0,
+                    "faults": 0,
+                    "generation": 1,
+                    "not_before": 0.0,
+                    "reason": "",
+                }
+                for index in indexes
+            ],
+        )
+
+
+def indexes_of(db: sa.Connection, job_id: JobId, step: str) -> list[int]:
+    """Of the tasks of the step, as they are now."""
+    query = (
+        sa.select(_TASK.c.idx)
+        .join(_STEP, _STEP.c.id == _TASK.c.step_id)
+        .where(_TASK.c.job_id == job_id, _STEP.c.name == step)
+    )
+    return list(db.scalars(query.order_by(_TASK.c.idx)))
+
+
+def order_of(settings: JobSettings) -> str:
     return settings.order or (REVERSE if settings.reverse else FORWARD)
 
 
@@ -567,7 +613,7 @@ def change(db: sa.Connection, job_id: JobId, values: Mapping[str, Any], *, actor
             db.execute(sa.update(_STEP).where(_STEP.c.id == step.id).values(demand=demand))
     if "order" in values:
         for step in steps:
-            rank = _rank_sql(_order(settings), "idx")
+            rank = _rank_sql(order_of(settings), "idx")
             query = sa.text(f"UPDATE task SET rank = {rank} WHERE step_id = :step AND :count > 0")
             db.execute(
                 query.bindparams(sa.bindparam("count", type_=sa.Integer)),
@@ -641,7 +687,7 @@ def append(
     made = 0
     for step_plan in plan.steps:
         if step_plan.name in new_steps:
-            _insert_step(db, job_id, step_plan, TaskState.WAITING, order=_order(job.settings))
+            _insert_step(db, job_id, step_plan, TaskState.WAITING, order=order_of(job.settings))
             made += step_plan.task_count
     _write_source(db, job_id, submission, plan.parameters)
     db.execute(sa.update(_JOB).where(_JOB.c.id == job_id).values(finished_at=None))

@@ -91,6 +91,8 @@ class StepRow(SQLModel, table=True):
     runtime_sum_s: float = 0.0
     vram_peak_mib: int | None = None
     """The most that one of its attempts was seen to hold on a GPU."""
+    chunk_target_s: float | None = None
+    """Its waiting chunks are cut anew, so that one takes about so long."""
     licence_until: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
     """Nothing of it starts before: its renderers found no licence."""
 

@@ -85,7 +85,7 @@ def _check(options: SubmitOptions, columns: int, rows: int) -> None:
     count = columns * rows if options.tiles is not None else options.sample_chunks
     if not 2 <= count <= MOST_PARTS or columns < 1 or rows < 1:
         raise UserError(f"{count} parts of a frame cannot be: give 2 to {MOST_PARTS}")
-    if options.chunk_size != 1:
+    if options.chunk_size != 1 or options.chunk_s is not None:
         raise UserError("a task renders several frames or a part of one, not both: leave the chunk size at 1")
     for is_asked, what in (
         (options.film is not None, "a film"),

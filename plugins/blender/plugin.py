@@ -64,10 +64,12 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
         "SceneName": scene_name,
         "SceneScripts": "enable" if options.settings.trust_scripts else "disable",
     }
-    if options.chunk_size == 1:
+    if options.chunk_size == 1 and options.chunk_s is None:
         template = templates.unchunked(template)
     else:
         parameters["ChunkSize"] = str(options.chunk_size)
+    if options.chunk_s is not None:
+        templates.aim_at(template, options.chunk_s)
     template["parameterDefinitions"] += literals.definitions
     made = Submission(
         name=options.name or scene.stem,
@@ -210,5 +212,6 @@ PLUGIN = Plugin(
     preview=preview,
     version=version,
     splits_frames=True,
+    adapts_chunks=True,
     ray_rate=ray_rate,
 )

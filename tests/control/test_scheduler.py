@@ -28,7 +28,18 @@ from farm.settings import Settings, load_settings
 from farm.store import events, jobs
 from farm.store.engine import open_engine, reading, writing
 from farm.wire import queues as names
-from farm.wire.messages import Finished, Heartbeat, Launch, LogChunk, Reports, Started, Telemetry, dump, load
+from farm.wire.messages import (
+    Finished,
+    Heartbeat,
+    Launch,
+    LogChunk,
+    Order,
+    Reports,
+    Started,
+    Telemetry,
+    dump,
+    load,
+)
 from tests.waiting import wait_until
 
 NODE = NodeId("blade")
@@ -291,3 +302,58 @@ def test_the_silence_of_most_nodes_is_taken_for_an_outage_and_that_of_one_is_not
             return states() == {"held"}
 
         wait_until(given_up, "that the silent node's leases are given up")
+
+
+def test_chunks_grow_to_the_target_and_shrink_towards_the_end(engine: sa.Engine, node: PlayedNode) -> None:
+    space = {"name": "Frame", "type": "CHUNK[INT]", "range": "1-80"}
+    space["chunks"] = {"defaultTaskCount": 1, "rangeConstraint": "CONTIGUOUS", "targetRuntimeSeconds": 20}
+    template = {
+        "specificationVersion": "jobtemplate-2023-09",
+        "extensions": ["TASK_CHUNKING"],
+        "name": "t",
+        "steps": [
+            {
+                "name": "run",
+                "parameterSpace": {"taskParameterDefinitions": [space]},
+                "script": {"actions": {"onRun": {"command": "x", "args": ["{{Task.Param.Frame}}"]}}},
+            }
+        ],
+    }
+    submission = Submission(name="t", template=template)
+    with writing(engine) as db:
+        job_id, _ = jobs.submit(db, submission, plan_job(submission, uid="u"), actor="anna")
+    node.beat()
+    rendered: list[tuple[int, ...]] = []
+    waiting: list[Order] = []
+
+    def tasks() -> int:
+        with reading(engine) as db:
+            return jobs.read_job(db, job_id).counts.total
+
+    def render(order: Order) -> None:
+        """A second to load, 2 s a frame."""
+        rendered.append(order.frames)
+        runtime_s = 1.0 + 2.0 * len(order.frames)
+        node.report(
+            Finished(attempt_id=order.attempt_id, outcome=Outcome.SUCCEEDED, runtime_s=runtime_s, load_s=1.0)
+        )
+
+    def some_work() -> bool:
+        waiting.extend(order for launch in node.take() for order in launch.orders)
+        return bool(waiting) or state(engine, job_id) is JobState.DONE
+
+    before = tasks()
+    while state(engine, job_id) is not JobState.DONE:
+        wait_until(some_work, "another launch")
+        for order in waiting:
+            render(order)
+        waiting.clear()
+        if len(rendered) in (2, 3, 4):
+            # As a real renderer would, let the scheduler think before the rest is handed out.
+            wait_until(lambda: tasks() != before, "the waiting chunks are cut anew")
+    lengths = [len(frames) for frames in rendered]
+    assert sorted(frame for frames in rendered for frame in frames) == list(range(1, 81))
+    assert lengths[0] == 1
+    assert 4 <= max(lengths) <= 9, lengths
+    assert lengths[-1] < max(lengths), lengths
+    assert len(rendered) == tasks() < 40

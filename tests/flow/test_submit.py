@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.errors import UserError
+from farm.flow.chunks import Chunk, packed
 from farm.flow.submit import (
     MAX_DEPTH,
     JobPlan,
@@ -170,9 +171,24 @@ def test_the_submitters_tag_beats_the_templates() -> None:
     assert job.steps[0].profile.tag is Tag.COMPUTE
 
 
-def test_chunks_of_a_target_run_time_are_made_of_the_default_size_with_a_warning() -> None:
-    job = planned(template(step(space=[chunks("1-100", 5, target_s=600)])))
-    assert job.steps[0].task_count == 20
+def test_chunks_of_a_target_run_time_begin_with_the_default_size() -> None:
+    source = template(step(space=[chunks("1-100", 5, target_s=600)]))
+    (planned_step,) = planned(source).steps
+    assert (planned_step.task_count, planned_step.chunk_target_s) == (20, 600.0)
+    space = TaskSpace(source, {})
+    assert planned_step.indexes == tuple(space.indexes("Render"))
+    frames = [space.frames("Render", index) for index in space.indexes("Render")]
+    assert frames == [tuple(range(at, at + 5)) for at in range(1, 101, 5)]
+    assert space.label("Render", packed(Chunk(first=10, length=3))) == "11-13"
+    for wrong in (0, packed(Chunk(first=98, length=3)), packed(Chunk(first=200, length=1))):
+        with pytest.raises(IndexError):
+            space.parameters("Render", wrong)
+
+
+def test_chunks_that_cannot_be_cut_anew_have_the_default_size_and_a_warning() -> None:
+    layer = {"name": "Layer", "type": "STRING", "range": ["a", "b"]}
+    job = planned(template(step(space=[chunks("1-100", 5, target_s=600), layer])))
+    assert (job.steps[0].task_count, job.steps[0].indexes, job.steps[0].chunk_target_s) == (40, None, None)
     assert len(job.warnings) == 1
     assert "target run time" in job.warnings[0]
 
@@ -722,7 +738,8 @@ def test_public_templates_are_read_planned_and_their_tasks_made() -> None:
         space = TaskSpace(source, job.parameters)
         for each in job.steps:
             assert each.task_count == space.count(each.name) >= 1, path
-            for at in {0, each.task_count - 1}:
+            indexes = space.indexes(each.name)
+            for at in {indexes[0], indexes[-1]}:
                 space.parameters(each.name, at)
                 assert space.label(each.name, at).isprintable(), path
         assert TaskSpace(

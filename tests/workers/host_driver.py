@@ -171,7 +171,7 @@ def runs_of(made: Submission, step: str = "render", *, name: str) -> list[HostRu
                 frames=space.frames(step, index),
             ),
         )
-        for index in range(space.count(step))
+        for index in space.indexes(step)
     ]
 
 

@@ -81,6 +81,8 @@ class Wish:
     device: str = "CPU"
     """CPU, GPU or SCENE."""
     chunk_size: int = 1
+    chunk_s: int = 0
+    """A task's run time to aim at; 0: `chunk_size` frames."""
     split: str = "NONE"
     """NONE, TILES or SAMPLES: what a still is divided into."""
     tiles: tuple[int, int] = (2, 2)
@@ -160,7 +162,8 @@ def submission(facts: SceneFacts, wish: Wish) -> Submission:
             name=wish.name.strip() or None,
             frames=frames,
             output=wish.output.strip() or facts.output or _default_output(facts, scene),
-            chunk_size=wish.chunk_size,
+            chunk_size=1 if wish.chunk_s else wish.chunk_size,
+            chunk_s=float(wish.chunk_s) or None,
             tiles=wish.tiles if wish.split == "TILES" else None,
             sample_chunks=wish.sample_chunks if wish.split == "SAMPLES" else 1,
             settings=JobSettings(

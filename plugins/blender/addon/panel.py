@@ -48,6 +48,7 @@ class RIDGELINE_PT_main(_Panel, bpy.types.Panel):
         column.prop(settings, "split")
         if settings.split == "NONE":
             column.prop(settings, "chunk_size")
+            column.prop(settings, "chunk_s")
         elif settings.split == "TILES":
             column.prop(settings, "tile_columns")
             column.prop(settings, "tile_rows")

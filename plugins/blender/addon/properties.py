@@ -72,6 +72,13 @@ class RidgelineSettings(bpy.types.PropertyGroup):
             min=1,
             soft_max=100,
         ),
+        "chunk_s": _props.IntProperty(
+            name="Seconds per Task",
+            description="As many frames a task as take about so long; 0: as many as said above",
+            default=0,
+            min=0,
+            max=86400,
+        ),
         "split": _props.EnumProperty(
             name="Frames in Parts", description="Let a still use several nodes", items=SPLITS
         ),
@@ -117,7 +124,8 @@ def wish(settings: Any) -> Wish:
         pool=settings.pool,
         profile=settings.profile,
         device=settings.device,
-        chunk_size=settings.chunk_size,
+        chunk_size=settings.chunk_size if settings.split == "NONE" else 1,
+        chunk_s=settings.chunk_s if settings.split == "NONE" else 0,
         split=settings.split,
         tiles=(settings.tile_columns, settings.tile_rows),
         sample_chunks=settings.sample_chunks,
