@@ -85,8 +85,8 @@ def bench_dispatch() -> None:
 
 def bench_latency() -> None:
     """From the decision to the node's word that the renderer starts, at about 100 tasks a second."""
-    # 30 slots and tasks of a good 0.3 s: too long to be queued ahead on a busy node.
-    with farm("PostgreSQL", agents=2, slots=15) as under_test:
+    # Tasks of a good 0.3 s are too long to be queued ahead; 44 slots make about 100 of them a second.
+    with farm("PostgreSQL", agents=2, slots=22) as under_test:
         warm = under_test.submit("--frames", "1-200", "--", "/bin/true", "{frame}")
         assert under_test.wait_for_job(warm) == "done"
         job_id = under_test.submit("--frames", "1-800", "--", "/bin/sleep", "0.3{frame}")
