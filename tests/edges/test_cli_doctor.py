@@ -15,6 +15,7 @@ from farm.cli import doctor
 from farm.cli.client import CLIENT_FILE
 from farm.cli.config import hide_password, masked
 from farm.cli.doctor import Finding, Level
+from farm.model.machines import Device, DeviceKind
 from farm.settings import Settings, load_settings, setting_sources
 from farm.store import schema
 from farm.store.engine import open_engine
@@ -50,6 +51,23 @@ def test_a_healthy_workstation_has_no_error(cli: Cli, farm: FakeFarm) -> None:
     assert found["clock"][0]["level"] == "ok"
     assert found["broker"][0]["level"] == "ok"
     assert {"containment", "disk", "renderer", "SQLite"} <= set(found)
+
+
+def test_gpus_and_what_is_wrong_with_them_are_told() -> None:
+    card = Device(id="GPU-1", kind=DeviceKind.GPU, model="NVIDIA L40S")
+    seen = doctor.GpusSeen(
+        devices=(card,), faults=("NVIDIA L4: lost: it has fallen off the bus",), notes=("no NVIDIA driver",)
+    )
+    told = list(doctor.check_gpus(seen))
+    assert [(finding.level, finding.text) for finding in told] == [
+        (Level.OK, "NVIDIA L40S"),
+        (Level.ERROR, "NVIDIA L4: lost: it has fallen off the bus"),
+        (Level.NOTE, "no NVIDIA driver"),
+    ]
+    assert "docs/gpus.md" in told[1].advice
+    drained = list(doctor.check_gpus(doctor.GpusSeen(node_fault="driver and library differ: reboot")))
+    assert "reboot" in worst(drained).text
+    assert worst(drained).level is Level.ERROR
 
 
 def test_a_machine_without_a_farm_is_no_error_but_told(lonely_cli: Cli) -> None:
