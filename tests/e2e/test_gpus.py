@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from farm.flow.submit import PROBE_ATTRIBUTE
 from tests.e2e.farm_under_test import FarmUnderTest
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
 from tests.gpu.fakes import FakeDriver, board, build, busy, node
@@ -46,10 +49,17 @@ class GpuFarm(FarmUnderTest):
         return {load["device_id"]: load for load in answer["loads"]}
 
     def submit_script(
-        self, name: str, script: str, *, tasks: int = 1, vram_mib: int = 1, retries: int = 2
+        self,
+        name: str,
+        script: str,
+        *,
+        tasks: int = 1,
+        vram_mib: int = 1,
+        retries: int = 2,
+        probe: bool = False,
     ) -> int:
         """A job in the pool `name` whose tasks run the shell script on a GPU each."""
-        template = {
+        template: dict[str, Any] = {
             "specificationVersion": "jobtemplate-2023-09",
             "name": name,
             "steps": [
@@ -68,6 +78,12 @@ class GpuFarm(FarmUnderTest):
                 }
             ],
         }
+        if probe:
+            (work,) = template["steps"]
+            first = copy.deepcopy(work) | {"name": "Probe"}
+            first["hostRequirements"]["attributes"] = [{"name": PROBE_ATTRIBUTE, "anyOf": ["yes"]}]
+            work["dependencies"] = [{"dependsOn": "Probe"}]
+            template["steps"].append(first)
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(template))
         pool = [] if name == "any" else ["--pool", name]
@@ -198,6 +214,38 @@ def test_what_a_job_used_is_summed_up(farm: GpuFarm) -> None:
     assert "kWh" in shown
     assert "GPU-hours" in shown
     driver.change(0, busy=0, memory_busy=0, used_mib=1)
+
+
+def probed(farm: GpuFarm, hold_s: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a probe that runs this long finds, and its job's steps afterwards."""
+    path, script = gate(farm, f"probe{hold_s}")
+    job_id = farm.submit_script("lone", script, probe=True)
+    (attempt,) = wait_until(
+        lambda: [a for a in farm.attempts(job_id) if a["state"] == "running"], "the probe runs"
+    )
+    threading.Event().wait(hold_s)  # samples take their time
+    assert [task["state"] for task in farm.get(f"/jobs/{job_id}/tasks")["items"]] == ["waiting", "running"]
+    path.touch()
+    assert farm.wait_for_job(job_id) == "done"
+    found: dict[str, Any] = farm.get(f"/attempts/{attempt['id']}")["probe"]
+    return found, farm.get(f"/jobs/{job_id}")["job"]["steps"]
+
+
+def test_a_probe_step_teaches_the_steps_that_depend_on_it(farm: GpuFarm) -> None:
+    driver = farm.drivers["agent3"]
+    driver.change(0, **busy(board("l40s"), 97, 20, used_mib=5_000))
+    try:
+        wait_until(lambda: farm.device_loads("agent3")["GPU-lone-0000"]["utilisation"] == 0.97, "its load")
+        for hold_s in (4.0, 10.0, 15.0):  # a machine at its limits takes few samples
+            told, steps = probed(farm, hold_s)
+            if told["tag"] != "unknown":
+                break
+    finally:
+        driver.change(0, busy=0, memory_busy=0, used_mib=1)
+    assert (told["device_model"], told["tier"]) == ("NVIDIA L40S", "busy-time"), told
+    assert (told["tag"], told["confidence"]) == ("compute", 0.7)
+    for step in steps:
+        assert (step["profile"]["source"], step["profile"]["device_model"]) == ("probe", "NVIDIA L40S")
 
 
 def test_a_task_that_asked_for_a_gpu_and_rendered_on_the_cpu_fails_and_says_so(farm: GpuFarm) -> None:
