@@ -1029,8 +1029,8 @@ def _why_task(db: sa.Connection, job: Job, task: Task, matching: _Matching) -> I
         last = f" after: {task.reason}" if task.reason else ""
         yield line(f"tries again in {duration(delay.seconds)}{last}")
         return
-    if delay.avoids is not None:
-        yield line(f"failed on {delay.avoids}: other nodes may try first, for a minute")
+    if delay.avoids:
+        yield line(f"{delay.avoids}: other nodes may try first, for a while")
     step = next(step for step in job.steps if step.id == task.step_id)
     yield from _waits_for_licence(db, step)
     for group in matching.groups(job.id):

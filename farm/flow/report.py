@@ -24,6 +24,9 @@ MAX_FAULTS: Final = 4
 MAX_STARTS: Final = 25
 """Starts after which a task is failed whatever their ends: a poison task must not circle for ever. Those that
 found no licence do not count: they say nothing of the task."""
+MAX_BAD_NODES: Final = 4
+"""Nodes that fall silent, fail or stall under a task, after which it is failed: it may be the cause."""
+POISON: Final = frozenset({Outcome.NODE_LOST, Outcome.NODE_FAULT, Outcome.STALLED})
 LICENCE_DELAY_S: Final = 60.0
 MAX_LICENCE_DELAY_S: Final = 600.0
 FAULT_DELAY_S: Final = 5.0
@@ -38,6 +41,8 @@ class TaskFacts:
     faults: int
     starts: int
     max_retries: int
+    bad_nodes: frozenset[NodeId] = frozenset()
+    """Where attempts ended in `POISON` ways before, in this generation."""
     unlicensed: int = 0
     """Of `starts`, those that ended before this one because there was no licence."""
 
@@ -160,8 +165,10 @@ def _settle_failure(
         return _handed_over(task, ended, heirs, "") or Settlement(attempt=ended, task=TaskState.READY)
     failures = 1 if outcome in SPENDS_RETRY else 0
     faults = 1 if outcome in (Outcome.STORAGE, Outcome.NODE_FAULT, Outcome.STALLED) else 0
+    poisoned = _poisoned(task, attempt) if outcome in POISON and not _is_handed_back(finished) else ""
     is_over = (
         finished.is_final
+        or bool(poisoned)
         or task.failures + failures > task.max_retries
         or task.faults + faults >= MAX_FAULTS
         or _is_spent(task, outcome)
@@ -176,6 +183,8 @@ def _settle_failure(
         if faults
         else 0.0
     )
+    if poisoned:
+        reason = f"{poisoned}; the last: {reason}"
     if not is_over and (handed_over := _handed_over(task, ended, heirs, reason)) is not None:
         return replace(handed_over, failures=failures, faults=faults)
     return Settlement(
@@ -188,6 +197,18 @@ def _settle_failure(
         avoid=outcome not in (Outcome.LICENCE, Outcome.STORAGE) and not finished.is_device_fault,
         reason=reason,
     )
+
+
+def _poisoned(task: TaskFacts, attempt: AttemptFacts) -> str:
+    """Why the task is not tried on yet another node; empty: it is."""
+    nodes = task.bad_nodes | {attempt.node_id}
+    if len(nodes) < MAX_BAD_NODES:
+        return ""
+    return f"gave up: it ended badly on {len(nodes)} different nodes ({', '.join(sorted(nodes))})"
+
+
+def _is_handed_back(finished: Finished) -> bool:
+    return finished.reason.startswith("handed back")
 
 
 def _is_spent(task: TaskFacts, outcome: Outcome) -> bool:
@@ -226,8 +247,12 @@ def expire(
             reason=f"{silent}, and this command's output cannot be staged: waits for the node to come back, "
             "or for `farm release`",
         )
-    if is_asked and task.faults + 1 >= MAX_FAULTS:
-        return Settlement(attempt=AttemptState.LOST, task=TaskState.FAILED, faults=1, reason=silent)
+    poisoned = _poisoned(task, attempt) if attempt.state is not AttemptState.ASSIGNED else ""
+    if poisoned or (is_asked and task.faults + 1 >= MAX_FAULTS):
+        reason = f"{poisoned}; the last: {silent}" if poisoned else silent
+        return Settlement(
+            attempt=AttemptState.LOST, task=TaskState.FAILED, faults=int(is_asked), reason=reason
+        )
     return Settlement(
         attempt=AttemptState.LOST, task=TaskState.READY, faults=int(is_asked), avoid=True, reason=silent
     )

@@ -36,6 +36,8 @@ class EventKind(StrEnum):
     NODE_REFUSED = "node-refused"
     NODE_FAULTY = "node-faulty"
     """It says what is wrong with it, and takes no work until that is over."""
+    NODE_QUARANTINED = "node-quarantined"
+    """Attempts of several jobs ended badly there one after the other: it takes no work for a while."""
     DEVICE_LOST = "device-lost"
     """It takes no work until somebody has looked."""
     DEVICE_CLOSED = "device-closed"

@@ -8,15 +8,26 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from farm.flow import avoid, quarantine
 from farm.flow.match import Group, vram_held_mib
 from farm.flow.outage import Silence
 from farm.flow.probe import learned
-from farm.flow.report import MAX_STARTS, AttemptFacts, Settlement, TaskFacts, as_asked, expire, settle
+from farm.flow.report import (
+    MAX_BAD_NODES,
+    MAX_STARTS,
+    POISON,
+    AttemptFacts,
+    Settlement,
+    TaskFacts,
+    as_asked,
+    expire,
+    settle,
+)
 from farm.model.attempts import DeviceUsage
 from farm.model.decisions import Decision
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
-from farm.model.machines import Demand, Use
+from farm.model.machines import Capabilities, Demand, Use
 from farm.model.probes import Probe
 from farm.model.states import AttemptState, JobState, Outcome, TaskState, check_attempt_move
 from farm.model.work import Isolation, Profile
@@ -24,6 +35,7 @@ from farm.store import events, jobs, moves, outbox, rows
 from farm.store.bulk import insert_many, update_many
 from farm.store.engine import among, db_now
 from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
+from farm.text import duration
 from farm.wire.messages import Finished, Progress, Stop
 
 _JOB = JobRow.__table__  # type: ignore[attr-defined]
@@ -33,11 +45,14 @@ _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _NODE = NodeRow.__table__  # type: ignore[attr-defined]
 
 _LIVE = ("assigned", "running", "cancelling")
-_AVOID_S = 60.0
-_TAKES_WORK = sa.and_(_NODE.c.state == "online", _NODE.c.is_drained.is_(False))
+_TAKES_WORK = sa.and_(
+    _NODE.c.state == "online", _NODE.c.is_drained.is_(False), _NODE.c.quarantined_until <= db_now()
+)
 _MAX_REASON = 1_000
 _MAX_WARNINGS = 100
 _MAX_DEVICES = 64
+_KILLED = (-9, 137)
+"""Exit codes of a process that the kernel's out-of-memory killer ended."""
 
 
 # --- what there is to do ------------------------------------------------------------------------------
@@ -72,16 +87,22 @@ def _groups_query() -> sa.Select[Any]:
 
 
 def _held_back_query() -> sa.Select[Any]:
-    """Ready tasks that not every node may take at once: they failed within the last minute, or must wait.
+    """Ready tasks that not every node may take at once: they failed lately, or must wait.
 
     The first two conditions are text because the index that makes this cheap is chosen by them.
     """
     delayed = sa.func.sum(sa.case((_TASK.c.not_before > db_now(), 1), else_=0)).label("delayed")
     return (
-        sa.select(_TASK.c.step_id, _TASK.c.avoid_node, sa.func.count().label("n"), delayed)
+        sa.select(
+            _TASK.c.step_id,
+            _TASK.c.avoid_node,
+            (_TASK.c.avoid_until > db_now()).label("avoids"),
+            sa.func.count().label("n"),
+            delayed,
+        )
         .where(sa.text("task.state = 'ready' AND task.not_before > 0"))
-        .where(_TASK.c.not_before > db_now() - _AVOID_S)
-        .group_by(_TASK.c.step_id, _TASK.c.avoid_node)
+        .where(sa.or_(_TASK.c.not_before > db_now(), _TASK.c.avoid_until > db_now()))
+        .group_by(_TASK.c.step_id, _TASK.c.avoid_node, _TASK.c.avoid_until > db_now())
     )
 
 
@@ -101,13 +122,16 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
     avoiding: dict[int, dict[str, int]] = {}
     for held in db.execute(_HELD_BACK):
         delayed[held.step_id] = delayed.get(held.step_id, 0) + held.delayed
-        if held.avoid_node is not None and held.n > held.delayed:
+        if held.avoid_node is not None and held.avoids and held.n > held.delayed:
             avoiding.setdefault(held.step_id, {})[held.avoid_node] = held.n - held.delayed
+    excluded: dict[str, frozenset[NodeId]] = {}
     if avoiding:
-        open_nodes: list[str] = list(db.scalars(sa.select(_NODE.c.id).where(_TAKES_WORK)))
-        for nodes in avoiding.values():
-            for node_id in [node_id for node_id in nodes if not set(open_nodes) - {node_id}]:
-                del nodes[node_id]
+        open_nodes = _open_nodes(db)
+        for texts in avoiding.values():
+            for text in list(texts):
+                excluded[text] = _excluded(text, open_nodes)
+                if len(excluded[text]) == len(open_nodes):
+                    del texts[text]  # nobody else could try first
     found = []
     for row in db.execute(query).mappings():
         avoided = avoiding.get(row["id"], {})
@@ -127,11 +151,28 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
             project=row["project"],
         )
         found.append(group)
-        found += [
-            replace(group, ready=count, running=0, avoid=frozenset({NodeId(node_id)}))
-            for node_id, count in sorted(avoided.items())
-        ]
+        for text, count in sorted(avoided.items()):
+            needs = avoid.read(text)
+            demand = replace(
+                group.demand,
+                memory_mib=max(group.demand.memory_mib, needs.memory_mib),
+                vram_mib=max(group.demand.vram_mib, needs.vram_mib),
+            )
+            away = excluded[text] | set(needs.nodes)
+            found.append(replace(group, ready=count, running=0, demand=demand, avoid=frozenset(away)))
     return found
+
+
+def _open_nodes(db: sa.Connection) -> dict[NodeId, Capabilities]:
+    """Those that take work."""
+    query = sa.select(_NODE.c.id, _NODE.c.capabilities).where(_TAKES_WORK)
+    return {NodeId(row.id): rows.from_json(Capabilities, row.capabilities) for row in db.execute(query)}
+
+
+def _excluded(text: str, open_nodes: Mapping[NodeId, Capabilities]) -> frozenset[NodeId]:
+    """Those of the nodes that a task with this `avoid_node` is kept from."""
+    avoided = avoid.read(text)
+    return frozenset(node_id for node_id, has in open_nodes.items() if avoided.excludes(node_id, has))
 
 
 def idle_since(db: sa.Connection, wanted: Collection[Group]) -> dict[StepId, float]:
@@ -156,17 +197,20 @@ class Delay:
 
     seconds: float = 0.0
     """Until it may start; 0: now."""
-    avoids: NodeId | None = None
-    """The node where it failed, which lets others try first."""
+    avoids: str = ""
+    """Where it is not tried for now, and why, one line."""
 
 
 def delay(db: sa.Connection, task_id: TaskId) -> Delay:
     """Of one ready task."""
     now = db.scalar(sa.select(db_now())) or 0.0
-    row = db.execute(sa.select(_TASK.c.not_before, _TASK.c.avoid_node).where(_TASK.c.id == task_id)).one()
-    avoids = row.avoid_node if row.avoid_node and row.not_before + _AVOID_S > now else None
-    if avoids is not None and not db.scalar(sa.select(_others(avoids))):
-        avoids = None
+    query = sa.select(_TASK.c.not_before, _TASK.c.avoid_node, _TASK.c.avoid_until)
+    row = db.execute(query.where(_TASK.c.id == task_id)).one()
+    avoids = ""
+    if row.avoid_node and row.avoid_until > now:
+        open_nodes = _open_nodes(db)
+        if len(_excluded(row.avoid_node, open_nodes)) < len(open_nodes):
+            avoids = avoid.read(row.avoid_node).told()
     return Delay(seconds=max(0.0, row.not_before - now), avoids=avoids)
 
 
@@ -252,11 +296,9 @@ class Claimed:
 def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> list[Claimed]:
     """Take up to `count` ready tasks of the step for the node, first in rank first."""
     now = db_now()
+    kept_away = _kept_away(db, step_id, node_id)
     may = sa.or_(
-        _TASK.c.avoid_node.is_(None),
-        _TASK.c.avoid_node != node_id,
-        _TASK.c.not_before + _AVOID_S <= now,
-        ~_others(node_id),
+        _TASK.c.avoid_node.is_(None), _TASK.c.avoid_until <= now, _TASK.c.avoid_node.not_in(kept_away)
     )
     is_active = sa.exists().where(
         _STEP.c.id == step_id, _JOB.c.id == _STEP.c.job_id, _JOB.c.state == str(JobState.ACTIVE)
@@ -286,9 +328,26 @@ def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> li
     ]
 
 
-def _others(node_id: str) -> sa.Exists:
-    """Whether any other node takes work: only then is it worth while to let them try first."""
-    return sa.exists().where(_NODE.c.id != node_id, _TAKES_WORK)
+def _kept_away(db: sa.Connection, step_id: StepId, node_id: NodeId) -> list[str]:
+    """The `avoid_node` of ready tasks of the step that let other nodes try first."""
+    texts: list[str] = list(
+        db.scalars(
+            sa.select(_TASK.c.avoid_node)
+            .distinct()
+            .where(sa.text("task.state = 'ready' AND task.not_before > 0"))
+            .where(_TASK.c.step_id == step_id, _TASK.c.avoid_node.is_not(None))
+        )
+    )
+    if not texts:
+        return []
+    open_nodes = _open_nodes(db)
+    found = []
+    for text in texts:
+        excluded = _excluded(text, open_nodes)
+        is_away = node_id in excluded or node_id in avoid.read(text).nodes
+        if is_away and open_nodes.keys() - excluded - {node_id}:
+            found.append(text)  # else nobody could try first
+    return found
 
 
 def lease(
@@ -438,6 +497,10 @@ _FACTS = sa.select(
     _TASK.c.runtime_s.label("task_runtime_s"),
     _JOB.c.max_retries,
     _STEP.c.isolation,
+    _STEP.c.n_done,
+    _STEP.c.demand,
+    _ATTEMPT.c.device_id,
+    _TASK.c.avoid_until,
 ).select_from(
     _ATTEMPT.join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
     .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
@@ -519,6 +582,7 @@ def _finished_apart(db: sa.Connection, node_id: NodeId, left: dict[AttemptId, Fi
     by_id = {a: as_asked(_attempt_facts(found[a]), r) if a in found else r for a, r in by_id.items()}
     siblings = _siblings(db, found.values())
     settled: list[tuple[rows.Row, Settlement, Finished]] = []
+    bad_nodes = _bad_nodes(db, found.values())
     unlicensed = _unlicensed(db, [found[a] for a in by_id if a in found], by_id)
     tasks: set[int] = set()
     for attempt_id, report in by_id.items():
@@ -533,10 +597,37 @@ def _finished_apart(db: sa.Connection, node_id: NodeId, left: dict[AttemptId, Fi
         if publisher_row is not None and publisher_row["task_id"] != row["task_id"]:
             publisher_row = None  # a node may not name another task's attempt
         publisher = _attempt_facts(publisher_row) if publisher_row is not None else None
-        facts = replace(_task_facts(row), unlicensed=unlicensed.get(row["task_id"], 0))
+        facts = replace(
+            _task_facts(row),
+            unlicensed=unlicensed.get(row["task_id"], 0),
+            bad_nodes=bad_nodes.get(row["task_id"], frozenset()),
+        )
         change = settle(facts, _attempt_facts(row), report, publisher, siblings[attempt_id])
         settled.append((row, change, report))
     return _write(db, settled)
+
+
+def _bad_nodes(db: sa.Connection, found: Collection[rows.Row]) -> dict[int, frozenset[NodeId]]:
+    """Nodes on which tasks ended badly before, not by the job's own words; asked where it may matter."""
+    asked = {row["task_id"] for row in found if row["starts"] >= MAX_BAD_NODES}
+    if not asked:
+        return {}
+    query = (
+        sa.select(_ATTEMPT.c.task_id, _ATTEMPT.c.node_id)
+        .distinct()
+        .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
+        .where(
+            _ATTEMPT.c.task_id.in_(asked),
+            _ATTEMPT.c.generation == _TASK.c.generation,
+            _ATTEMPT.c.started_at.is_not(None),
+            _ATTEMPT.c.outcome.in_([str(outcome) for outcome in POISON]),
+            sa.not_(_ATTEMPT.c.reason.like("handed back%")),
+        )
+    )
+    nodes: dict[int, set[NodeId]] = {}
+    for row in db.execute(query):
+        nodes.setdefault(row.task_id, set()).add(NodeId(row.node_id))
+    return {task_id: frozenset(of) for task_id, of in nodes.items()}
 
 
 def _unlicensed(
@@ -626,7 +717,8 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
             stops.setdefault(_node_of(db, pointless), []).append(pointless)
         if change.task is not None:
             touched.add(row["job_id"])
-            task_changes.append(_moved(row, change, report, now))
+            away = _away(db, row, report) if change.avoid else None
+            task_changes.append(_moved(row, change, report, now, away or None))
             if report.outcome is Outcome.LICENCE and change.delay_s:
                 licence_delays[row["step_id"]] = change.delay_s
             if change.task is TaskState.DONE and report.runtime_s:
@@ -647,6 +739,7 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
             )
     update_many(db, _ATTEMPT, attempt_changes)
     moves.move_each(db, task_changes)
+    _judge_nodes(db, settled, now)
     for step_id, (count, total_s) in sorted(runtimes.items()):
         db.execute(
             sa.update(_STEP)
@@ -667,6 +760,54 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
     events.happened_many(db, occurred, now=now)
     jobs.settle_jobs(db, touched)
     return touched
+
+
+def _judge_nodes(
+    db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Finished]], now: float
+) -> None:
+    """Keep each node's bad ends since its last good one, and close it for a while when they are too many."""
+    ends: dict[str, list[quarantine.Bad | None]] = {}
+    for row, change, report in settled:
+        if change.attempt in (AttemptState.SUCCEEDED, AttemptState.SUPERSEDED):
+            ends.setdefault(row["node_id"], []).append(None)
+        elif change.attempt is not None and quarantine.blames_node(
+            report.outcome,
+            works_elsewhere=row["n_done"] > 0,
+            is_device_fault=report.is_device_fault,
+        ):
+            bad = quarantine.Bad(job_id=row["job_id"], task_id=row["task_id"], outcome=report.outcome)
+            ends.setdefault(row["node_id"], []).append(bad)
+    if not ends:
+        return
+    query = sa.select(_NODE.c.id, _NODE.c.bad_ends, _NODE.c.quarantined_until, _NODE.c.quarantines).where(
+        _NODE.c.id.in_(ends)
+    )
+    for node in db.execute(query).mappings().all():
+        streak = [rows.from_json(quarantine.Bad, bad) for bad in node["bad_ends"] or ()]
+        before = list(streak)
+        for end in ends[node["id"]]:
+            streak = [] if end is None else [*streak, end][-quarantine.STREAK :]
+        if streak == before:
+            continue
+        values: dict[str, Any] = {"bad_ends": [rows.to_json(bad) for bad in streak]}
+        if quarantine.is_bad(streak) and node["quarantined_until"] <= now and _may_be_closed(db, now):
+            seconds = quarantine.cool_down_s(node["quarantines"])
+            why = quarantine.told(streak)
+            values |= {
+                "bad_ends": [],
+                "quarantined_until": now + seconds,
+                "quarantines": node["quarantines"] + 1,
+                "quarantine_reason": why,
+            }
+            text = f"quarantined for {duration(seconds)}: {why}; `farm undrain {node['id']}` releases it"
+            events.happened(db, EventKind.NODE_QUARANTINED, text, node_id=node["id"])
+        db.execute(sa.update(_NODE).where(_NODE.c.id == node["id"]).values(**values))
+
+
+def _may_be_closed(db: sa.Connection, now: float) -> bool:
+    open_ = db.scalar(sa.select(sa.func.count()).select_from(_NODE).where(_TAKES_WORK)) or 0
+    closed = db.scalar(sa.select(sa.func.count()).where(_NODE.c.quarantined_until > now)) or 0
+    return quarantine.may_be_closed(taking_work=open_, closed=closed)
 
 
 def _ended(row: rows.Row, change: Settlement, report: Finished, now: float) -> dict[str, Any]:
@@ -771,7 +912,32 @@ def _adopt(db: sa.Connection, attempt_id: AttemptId, report: Finished, now: floa
     )
 
 
-def _moved(row: rows.Row, change: Settlement, report: Finished, now: float) -> dict[str, Any]:
+def _away(db: sa.Connection, row: rows.Row, report: Finished) -> str:
+    """The task's `avoid_node` after this failure."""
+    before = avoid.read(row["avoid_node"]) if row["task_generation"] == row["generation"] else avoid.Avoid()
+    after = avoid.also(before, NodeId(row["node_id"]))
+    if report.outcome is not Outcome.OUT_OF_MEMORY:
+        return after.text()
+    query = sa.select(_NODE.c.id, _NODE.c.capabilities).where(_NODE.c.state != "offline")
+    farm = {r.id: rows.from_json(Capabilities, r.capabilities) for r in db.execute(query)}
+    here = farm.get(row["node_id"], Capabilities())
+    on_gpu = row["demand"]["gpus"] > 0 and report.exit_code not in _KILLED
+    if on_gpu:
+        used = report.usage.vram_peak_mib if report.usage is not None else None
+        had = max((d.vram_mib or 0 for d in here.devices if d.id in row["device_id"].split(",")), default=0)
+        asked = row["demand"]["vram_mib"]
+    else:
+        used, had, asked = report.peak_memory_mib, here.memory_mib, row["demand"]["memory_mib"]
+    grown = avoid.grown(
+        before, on_gpu=on_gpu, used_mib=used, asked_mib=asked, had_mib=had or None, farm=farm.values()
+    )
+    # The node itself may try again where it has what is needed: it may have been crowded.
+    return grown.text() if grown != before else after.text()
+
+
+def _moved(
+    row: rows.Row, change: Settlement, report: Finished, now: float, away: str | None
+) -> dict[str, Any]:
     is_done = change.task is TaskState.DONE
     return {
         "task_id": row["task_id"],
@@ -784,7 +950,12 @@ def _moved(row: rows.Row, change: Settlement, report: Finished, now: float) -> d
         "faults": row["faults"] + change.faults,
         # The minute in which others may try first is counted from here, so it is set without a delay too.
         "not_before": now + change.delay_s if change.delay_s or change.avoid else row["not_before"],
-        "avoid_node": row["node_id"] if change.avoid else row["avoid_node"],
+        "avoid_node": away if change.avoid else row["avoid_node"],
+        "avoid_until": (
+            max(row["avoid_until"], now + change.delay_s + avoid.seconds(report.outcome))
+            if change.avoid
+            else row["avoid_until"]
+        ),
         "reason": "" if is_done else change.reason or row["task_reason"],
         "runtime_s": (report.runtime_s or None) if is_done else row["task_runtime_s"],
     }
@@ -898,11 +1069,13 @@ def expire_leases(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[
         if not found:
             return touched
         siblings = _siblings(db, found.values())
+        bad_nodes = _bad_nodes(db, found.values())
         settled = []
         for row in found.values():
             left.discard(row["id"])
             isolation = Isolation(row["isolation"])
-            change = expire(_task_facts(row), _attempt_facts(row), isolation, siblings[row["id"]])
+            facts = replace(_task_facts(row), bad_nodes=bad_nodes.get(row["task_id"], frozenset()))
+            change = expire(facts, _attempt_facts(row), isolation, siblings[row["id"]])
             lost = Finished(attempt_id=row["id"], outcome=Outcome.NODE_LOST, reason=change.reason)
             settled.append((row, change, lost))
         touched |= _write(db, settled)

@@ -182,7 +182,7 @@ def views(db: sa.Connection, uses: Mapping[NodeId, Sequence[Use]]) -> list[NodeV
     now = db.scalar(sa.select(db_now())) or 0.0
     found = []
     for row in db.execute(sa.select(_T).order_by(_T.c.id)).mappings():
-        state = rows.node_state(row)
+        state = rows.node_state(row, now)
         accepts = state is NodeState.ONLINE
         node_id = NodeId(row["id"])
         found.append(
@@ -281,12 +281,13 @@ def read_node(db: sa.Connection, node_id: NodeId, labels: Mapping[AttemptId, str
 
 
 def drain(db: sa.Connection, node_id: NodeId, *, is_drained: bool, actor: str) -> None:
-    """Let the node take no more work, or take it again. Raises NotFound."""
+    """Let the node take no more work, or take it again (out of quarantine too). Raises NotFound."""
     read_node(db, node_id)
+    released = {} if is_drained else {"quarantined_until": 0.0, "quarantines": 0, "bad_ends": None}
     db.execute(
         sa.update(_T)
         .where(_T.c.id == node_id)
-        .values(is_drained=is_drained, drained_by=actor if is_drained else "")
+        .values(is_drained=is_drained, drained_by=actor if is_drained else "", **released)
     )
     kind = EventKind.NODE_DRAINED if is_drained else EventKind.NODE_RELEASED
     events.happened(db, kind, "drained" if is_drained else "takes work again", actor=actor, node_id=node_id)

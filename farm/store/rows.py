@@ -19,6 +19,7 @@ from farm.model.probes import Probe
 from farm.model.stalls import Evidence, Origin, Stall, StallKind
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Counts, Isolation, Job, JobSettings, OutputSpec, Profile, Step, Task
+from farm.text import duration
 
 Row = RowMapping
 
@@ -164,11 +165,6 @@ def _stall(row: Row) -> Stall | None:
     )
 
 
-def avoided(names: str | None) -> frozenset[NodeId]:
-    """The nodes that a task avoids: `avoid_node` holds their names, joined by commas."""
-    return frozenset(NodeId(name) for name in (names or "").split(",") if name)
-
-
 def _usage(row: Row) -> DeviceUsage | None:
     if row["gpu_s"] is None:
         return None
@@ -188,7 +184,7 @@ def _usage(row: Row) -> DeviceUsage | None:
 def node(row: Row, *, now: float, attempts: Sequence[str], running: Sequence[str]) -> Node:
     return Node(
         id=NodeId(row["id"]),
-        state=node_state(row),
+        state=node_state(row, now),
         reason=node_reason(row, now),
         capabilities=from_json(Capabilities, row["capabilities"]),
         loads=tuple(from_json(DeviceLoad, load) for load in row["loads"]),
@@ -200,9 +196,10 @@ def node(row: Row, *, now: float, attempts: Sequence[str], running: Sequence[str
     )
 
 
-def node_state(row: Row) -> NodeState:
+def node_state(row: Row, now: float) -> NodeState:
     state = NodeState(row["state"])
-    return NodeState.DRAINING if state is NodeState.ONLINE and row["is_drained"] else state
+    is_closed = row["is_drained"] or row["quarantined_until"] > now
+    return NodeState.DRAINING if state is NodeState.ONLINE and is_closed else state
 
 
 def node_reason(row: Row, now: float) -> str:
@@ -210,6 +207,9 @@ def node_reason(row: Row, now: float) -> str:
         return row["reason"] or f"silent for {max(0, now - row['seen_at']):.0f} s"
     if row["is_drained"]:
         return f"drained by {row['drained_by'] or 'an administrator'}"
+    if row["quarantined_until"] > now:
+        left = duration(row["quarantined_until"] - now)
+        return f"quarantined for {left}: {row['quarantine_reason']}; farm undrain {row['id']} releases it"
     return str(row["reason"])
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
+from farm.flow import avoid
 from farm.model.attempts import Attempt
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
@@ -175,7 +176,7 @@ def _running(row: rows.Row, now: float) -> Running:
         isolation=Isolation(row["isolation"]),
         demand=rows.from_json(Demand, row["demand"]),
         settings=rows.from_json(JobSettings, row["settings"]),
-        avoids=rows.avoided(row["avoid_node"]),
+        avoids=frozenset(avoid.read(row["avoid_node"]).nodes),
         evidence=rows.from_json(Evidence, row["evidence"]),
         told_s=max(0.0, now - (row["evidence_at"] or 0.0)),
         verdict=Verdict(kind=StallKind(row["stall"] or StallKind.WORKING), text=row["stall_text"] or ""),
@@ -226,7 +227,7 @@ def waiting(db: sa.Connection, *, older_s: float) -> list[Waiting]:
             node_id=NodeId(row["node_id"]),
             device_id=row["device_id"],
             demand=rows.from_json(Demand, row["demand"]),
-            avoids=rows.avoided(row["avoid_node"]),
+            avoids=frozenset(avoid.read(row["avoid_node"]).nodes),
             runtime_count=row["runtime_count"],
             runtime_mean_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
             is_behind_others=row["running_there"] > 0,

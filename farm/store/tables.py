@@ -130,7 +130,8 @@ class TaskRow(SQLModel, table=True):
     generation: int = 1
     not_before: float = 0.0
     avoid_node: str | None = None
-    """Not there until `not_before` + a minute."""
+    """Where it is not tried until `avoid_until`: see `farm/flow/avoid.py`."""
+    avoid_until: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
     reason: str = ""
     runtime_s: float | None = None
 
@@ -214,6 +215,13 @@ class NodeRow(SQLModel, table=True):
     """Of the newest heartbeat of the session: an older one says nothing more."""
     seen_at: float
     enrolled_at: float
+    quarantined_until: float = Field(default=0.0, sa_column_kwargs={"server_default": "0"})
+    """It takes no work before that: attempts of several jobs ended badly there, one after the other."""
+    quarantine_reason: str = Field(default="", sa_column_kwargs={"server_default": ""})
+    quarantines: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
+    """How often since a person released it last: each one is longer."""
+    bad_ends: list[dict[str, Any]] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
+    """Attempts that ended badly since the last good one (quarantine.Bad)."""
     is_drained: bool = False
     """By a person; outlives the agent's restarts."""
     drained_by: str = ""

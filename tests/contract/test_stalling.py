@@ -17,10 +17,10 @@ from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind, DeviceLoad
 from farm.model.stalls import Evidence, Origin, StallKind, StallPolicy
-from farm.model.states import AttemptState, JobState, Outcome, TaskState
+from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Isolation
 from farm.settings import load_settings
-from farm.store import dispatching, events, jobs, outbox, stalling
+from farm.store import dispatching, events, jobs, nodes, outbox, stalling
 from farm.store.engine import reading, writing
 from farm.store.tables import AttemptRow
 from tests.contract.test_store import (
@@ -78,10 +78,10 @@ SLOW: dict[str, Any] = {"age_s": 300.0, "cores": 1.3, "progress": 0.1, "progress
 
 
 def begin(
-    engine: sa.Engine, *, nodes: tuple[NodeId, ...] = (BLADE, OTHER), **job: Any
+    engine: sa.Engine, *, on: tuple[NodeId, ...] = (BLADE, OTHER), **job: Any
 ) -> tuple[JobId, AttemptId]:
     """A job whose first task runs on blade."""
-    for name in nodes:
+    for name in on:
         enrol(engine, name)
     job_id = submit(engine, a_step(tasks=1), **job)
     attempts = claim(engine, job_id)
@@ -293,7 +293,7 @@ def test_no_copy_where_it_would_not_pay_or_there_is_no_place(engine: sa.Engine) 
     watch = Watch(engine)
     assert watch.see(first, age_s=200.0, cores=1.0, progress=0.9, progress_idle_s=0.0) == 0
     assert attempt(engine, first).stall is not None
-    begin(engine, nodes=())  # takes the other slot of blade
+    begin(engine, on=())  # takes the other slot of blade
     watch.expected = Expectation(median_s=60.0, upper_s=80.0)
     with writing(engine) as db:
         db.execute(sa.text("UPDATE node SET is_drained = true WHERE id = 'other'"))
@@ -375,3 +375,107 @@ def test_nonsense_of_a_node_stops_nobody(engine: sa.Engine) -> None:
     kept = attempt(engine, first).evidence
     assert kept is not None
     assert (kept.age_s, kept.progress, len(kept.last_line)) == (0.0, None, 500)
+
+
+# --- failure classes and budgets ---------------------------------------------------------------------------
+
+
+def machine(memory_mib: int) -> Capabilities:
+    return Capabilities(
+        memory_mib=memory_mib,
+        devices=(Device(id="cpu", kind=DeviceKind.CPU, model="test", slots=8),),
+    )
+
+
+def later(engine: sa.Engine, seconds: float = 120) -> None:
+    """As if so much time had passed for tasks that must wait."""
+    with writing(engine) as db:
+        db.execute(
+            sa.text(
+                "UPDATE task SET not_before = not_before - :s, avoid_until = avoid_until - :s "
+                "WHERE not_before > 0"
+            ),
+            {"s": seconds},
+        )
+
+
+def test_what_ran_out_of_memory_is_tried_where_there_is_more(engine: sa.Engine) -> None:
+    enrol(engine, "blade", capabilities=machine(32_000))
+    enrol(engine, "other", capabilities=machine(64_000))
+    job_id = submit(engine, a_step(tasks=1))
+    attempts = claim(engine, job_id)
+    start(engine, attempts)
+    finish(engine, attempts, Outcome.OUT_OF_MEMORY, exit_code=-9, peak_memory_mib=30_000)
+    later(engine)  # longer than other failures keep a task away
+    with reading(engine) as db:
+        group = next(g for g in dispatching.groups(db) if g.ready)
+        (task,) = jobs.list_tasks(db, job_id)
+        waits = dispatching.delay(db, task.id)
+    assert (group.demand.memory_mib, set(group.avoid)) == (45_000, {BLADE})
+    assert waits.avoids == "needs 45,000 MiB of memory after running out of it"
+    assert claim(engine, job_id, node=BLADE) == []
+    assert len(claim(engine, job_id, node=OTHER)) == 1
+
+
+def test_a_task_that_takes_nodes_down_is_given_up(engine: sa.Engine) -> None:
+    names = [NodeId(f"n{i}") for i in range(6)]
+    for name in names:
+        enrol(engine, name)
+    job_id = submit(engine, a_step(tasks=1))
+    tried = 0
+    for name in names:
+        later(engine, 10_000)
+        attempts = claim(engine, job_id, node=name)
+        if not attempts:
+            break
+        tried += 1
+        start(engine, attempts, node=name)
+        expire_all(engine)
+    assert tried == 4
+    with reading(engine) as db:
+        (task,) = jobs.list_tasks(db, job_id)
+    assert task.state is TaskState.FAILED
+    assert task.reason.startswith("gave up: it ended badly on 4 different nodes (n0, n1, n2, n3)")
+
+
+def test_a_node_is_closed_after_failures_across_jobs_and_one_command_opens_it(engine: sa.Engine) -> None:
+    for name in ("blade", "other", "third"):
+        enrol(engine, name)
+    for job in range(2):
+        job_id = submit(engine, a_step(tasks=3))
+        for outcome in (Outcome.STORAGE, Outcome.NODE_FAULT, Outcome.NODE_FAULT):
+            attempts = claim(engine, job_id)
+            start(engine, attempts)
+            finish(engine, attempts, outcome, reason="GPU driver gone")
+        with reading(engine) as db:
+            node = nodes.read_node(db, BLADE)
+        assert node.state is (NodeState.ONLINE if job == 0 else NodeState.DRAINING)
+    assert "4 attempts of 2 jobs ended badly one after the other (node-fault)" in node.reason
+    assert "farm undrain blade" in node.reason
+    with reading(engine) as db:
+        view = next(v for v in nodes.views(db, {}) if v.id == BLADE)
+    assert not view.accepts_work
+    assert EventKind.NODE_QUARANTINED in kinds(engine)
+    with writing(engine) as db:
+        nodes.drain(db, BLADE, is_drained=False, actor="anna")
+    with reading(engine) as db:
+        assert nodes.read_node(db, BLADE).state is NodeState.ONLINE
+
+
+def test_a_quarantine_ends_by_itself_and_a_good_end_forgives(engine: sa.Engine) -> None:
+    for name in ("blade", "other"):
+        enrol(engine, name)
+    firsts = []
+    for _ in range(2):
+        job_id = submit(engine, a_step(tasks=3))
+        firsts += claim(engine, job_id, 3)
+    start(engine, firsts)
+    finish(engine, firsts[:3], Outcome.NODE_FAULT)
+    finish(engine, firsts[3:4], Outcome.SUCCEEDED)
+    finish(engine, firsts[4:5], Outcome.NODE_FAULT)
+    with reading(engine) as db:
+        assert nodes.read_node(db, BLADE).state is NodeState.ONLINE
+    with writing(engine) as db:
+        db.execute(sa.text("UPDATE node SET quarantined_until = 1.0, quarantines = 1 WHERE id = 'blade'"))
+    with reading(engine) as db:
+        assert nodes.read_node(db, BLADE).state is NodeState.ONLINE
