@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from farm import __version__
 from farm.control import matching, record, sharing
 from farm.control.environments import load_environments
+from farm.control.matcher import weights_now
 from farm.control.spaces import Spaces
 from farm.control.views import (
     Append,
@@ -62,10 +63,13 @@ from farm.flow.grep import matching_lines
 from farm.flow.hooks import check_hooks
 from farm.flow.keep import Kept
 from farm.flow.limits import Ledger, unknown_limits
+from farm.flow.match import Cause
 from farm.flow.order import parse_order
+from farm.flow.predict import UseState
 from farm.flow.recording import Recording
 from farm.flow.stats import eta_s, spread
 from farm.flow.submit import JobPlan, plan_job
+from farm.flow.turn import ahead
 from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
 from farm.model.frames import canonical, describe, parse_frames
@@ -90,6 +94,7 @@ from farm.store import (
     events,
     jobs,
     leader,
+    learnt,
     limits,
     logs,
     moves,
@@ -693,14 +698,16 @@ class Desk:
         """Every reason why tasks of the job do not run. Raises NotFound."""
         with reading(self._engine) as db:
             job = jobs.read_job(db, job_id)
-            return WhyView(lines=tuple(_why_job(db, job, _Matching(db, self._settings))))
+            return WhyView(lines=tuple(_why_job(db, job, _Matching(db, self._settings, tells_turns=True))))
 
     def why_task(self, task_id: TaskId) -> WhyView:
         """Why this task does not run, or what it does. Raises NotFound."""
         with reading(self._engine) as db:
             task = jobs.read_task(db, task_id)
             job = jobs.read_job(db, task.job_id)
-            return WhyView(lines=tuple(_why_task(db, job, task, _Matching(db, self._settings))))
+            return WhyView(
+                lines=tuple(_why_task(db, job, task, _Matching(db, self._settings, tells_turns=True)))
+            )
 
     # --- farm, nodes, events --------------------------------------------------------------------------
 
@@ -832,11 +839,14 @@ class _Runtimes:
 class _Matching:
     """What matching looks at, read once and only when a job needs it."""
 
-    def __init__(self, db: sa.Connection, settings: Settings) -> None:
+    def __init__(self, db: sa.Connection, settings: Settings, *, tells_turns: bool = False) -> None:
+        """tells_turns: also whose work goes before whose, which takes a look at all groups for each."""
         self._db = db
         self._settings = settings
+        self._tells_turns = tells_turns
         self._sharing: sharing.Sharing | None = None
         self._kept: Kept | None = None
+        self._use: UseState | None = None
         self._nodes: list[NodeView] | None = None
         self._groups: dict[int, list[match.Group]] | None = None
 
@@ -871,6 +881,16 @@ class _Matching:
         """The nodes as the group finds them: with what is kept, unless it is kept for this very group."""
         mine = {view.id: view for view in self.kept.held if self.kept.holds[view.id].step_id == group.step_id}
         return [mine.get(view.id, view) for view in self.kept.views]
+
+    def ahead(self, group: match.Group) -> Sequence[Cause]:
+        """Whose work goes before the group's."""
+        if not self._tells_turns:
+            return ()
+        if self._use is None:
+            kept = learnt.read_farm(self._db).use if self._settings.policy == "predictive" else {}
+            self._use = UseState(**kept)
+        now = float(self._db.scalar(sa.select(db_now())) or 0.0)
+        return ahead(group, self._everything, weights_now(self._settings, now), self._use)
 
     @property
     def _everything(self) -> list[match.Group]:
@@ -991,6 +1011,9 @@ def _why_group(db: sa.Connection, step: Step, group: match.Group, matching: _Mat
             node_ids=cause.node_ids,
             is_momentary=cause.is_momentary,
         )
+    if group.ready > 0:
+        for cause in matching.ahead(group):
+            yield WhyLine(step=step.name, text=cause.text)
 
 
 def _waits_for_steps(job: Job, step: Step) -> WhyLine:

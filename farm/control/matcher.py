@@ -17,7 +17,7 @@ from farm.flow.predict import Run, RunTimeModel, UseState
 from farm.flow.predictive import Predictive
 from farm.flow.stall import Expectation
 from farm.flow.stats import eta_s
-from farm.flow.weights import Period, Weights
+from farm.flow.weights import Period, Weights, weights_at
 from farm.model.decisions import Decision
 from farm.model.ids import AttemptId, JobId, NodeId, StepId
 from farm.model.machines import NodeView
@@ -33,22 +33,39 @@ _RUNS_A_BATCH = 8
 SCORES: dict[str, match.Score] = {"fitness": match.fitness, "fifo": match.fifo}
 
 
-def predictive_of(settings: Settings, model: RunTimeModel | None = None) -> Predictive:
-    """The predictive policy as the settings want it. Raises UserError for a wrong weight."""
+def _weights_of(settings: Settings) -> tuple[Weights, list[Period]]:
+    """(those that hold always, the periods with others). Raises UserError for a wrong weight."""
     always = Weights.from_table(settings.weights)
     off_peak = dict(settings.off_peak)
-    periods = []
-    if off_peak:
-        hours = {key: float(off_peak.pop(key)) for key in ("from_hour", "to_hour") if key in off_peak}
-        night = Weights.from_table(off_peak, always)
-        periods.append(
-            Period(
-                name="off-peak",
-                from_hour=hours.get("from_hour", 20.0),
-                to_hour=hours.get("to_hour", 8.0),
-                weights=night,
-            )
-        )
+    if not off_peak:
+        return always, []
+    hours = {key: float(off_peak.pop(key)) for key in ("from_hour", "to_hour") if key in off_peak}
+    night = Period(
+        name="off-peak",
+        from_hour=hours.get("from_hour", 20.0),
+        to_hour=hours.get("to_hour", 8.0),
+        weights=Weights.from_table(off_peak, always),
+    )
+    return always, [night]
+
+
+def _hour(now: float) -> float:
+    """Of the day, local time, 0 to 24."""
+    local = time.localtime(now)
+    return local.tm_hour + local.tm_min / 60
+
+
+def weights_now(settings: Settings, now: float) -> Weights | None:
+    """Those in force; None: the policy has none."""
+    if settings.policy != "predictive":
+        return None
+    always, periods = _weights_of(settings)
+    return weights_at(_hour(now), always, periods)[1]
+
+
+def predictive_of(settings: Settings, model: RunTimeModel | None = None) -> Predictive:
+    """The predictive policy as the settings want it. Raises UserError for a wrong weight."""
+    always, periods = _weights_of(settings)
     return Predictive(
         model,
         weights=always,
@@ -111,9 +128,7 @@ class Matcher:
             return match.plan(groups, views, score=score, limit=limit, free=free)
         groups = self._with_history(db, policy.model, groups)
         now = float(db.scalar(sa.select(db_now())) or 0.0)
-        local = time.localtime(now)
-        hour = local.tm_hour + local.tm_min / 60
-        return policy.plan(groups, views, now=now, hour=hour, limit=limit, free=free)
+        return policy.plan(groups, views, now=now, hour=_hour(now), limit=limit, free=free)
 
     def nothing_waits(self) -> None:
         """Instead of a plan: what was said of waiting work does not hold any more."""
