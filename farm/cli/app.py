@@ -289,6 +289,12 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
                 metavar="JOB", help="Wait until this job is done. Repeatable.", autocompletion=_JOBS
             ),
         ] = None,
+        frame_by_frame: Annotated[
+            bool,
+            typer.Option(
+                "--frame-by-frame", help="Each frame waits for the same one before it, not for the whole."
+            ),
+        ] = False,
         hook: Annotated[
             list[str] | None,
             typer.Option(
@@ -413,6 +419,7 @@ def _add_submit(app: typer.Typer, connect: Connect) -> None:
             is_reverse=reverse,
             order=order,
             hooks=tuple(hook or ()),
+            is_frame_by_frame=frame_by_frame,
             is_preview_first=preview_first,
             is_probed=probe,
             is_cold=cold,

@@ -62,6 +62,7 @@ class Wish:
     profile: str | None = None
     is_reverse: bool = False
     order: str | None = None
+    is_frame_by_frame: bool = False
     hooks: tuple[str, ...] = ()
     is_overwrite: bool = False
     is_trusting: bool = False
@@ -194,6 +195,7 @@ def chosen_settings(wish: Wish) -> dict[str, Any]:
         "reverse": wish.is_reverse or None,
         "order": None if wish.order is None else parse_order(wish.order),
         "hooks": wish.hooks or None,
+        "frame_by_frame": wish.is_frame_by_frame or None,
         "replace_existing": wish.is_overwrite or None,
         "trust_scripts": wish.is_trusting or None,
     }

@@ -56,6 +56,7 @@ from farm.control.views import (
 from farm.errors import Forbidden, NotFound, Rejected, UserError
 from farm.failpoints import reach
 from farm.flow import match
+from farm.flow.by_frame import FrameNeed, by_frame
 from farm.flow.choose import check_step, tasks_of_frames
 from farm.flow.environments import with_environments
 from farm.flow.extend import extended
@@ -68,7 +69,7 @@ from farm.flow.order import parse_order
 from farm.flow.predict import UseState
 from farm.flow.recording import Recording
 from farm.flow.stats import eta_s, spread
-from farm.flow.submit import JobPlan, plan_job
+from farm.flow.submit import JobPlan, TaskSpace, plan_job
 from farm.flow.turn import ahead
 from farm.model.attempts import Attempt, JobUsage
 from farm.model.events import Event
@@ -246,11 +247,14 @@ class Desk:
         plan = self._plan(submission)
         self._check_limits(plan)
         check_hooks(submission.settings.hooks, self._settings.hooks)
+        plan, frame_needs = self._by_frame(submission, plan)
         if key is not None:
             _check_word("the idempotency key", key)
             key = f"{by.user}:{key}"  # one's keys are one's own: nobody can meet, or probe for, another's
         with writing(self._engine) as db:
-            job_id, is_new = jobs.submit(db, submission, plan, actor=by.user, key=key, digest=digest)
+            job_id, is_new = jobs.submit(
+                db, submission, plan, actor=by.user, key=key, digest=digest, frame_needs=frame_needs
+            )
             job = jobs.read_job(db, job_id)
             if is_new:
                 after = {"name": job.name, "user": job.settings.user, "tasks": job.counts.total}
@@ -267,6 +271,7 @@ class Desk:
         plan = self._plan(submission)
         self._check_limits(plan)
         check_hooks(submission.settings.hooks, self._settings.hooks)
+        plan, _ = self._by_frame(submission, plan)
         with reading(self._engine) as db:
             for needed in submission.settings.depends_on:
                 jobs.read_job(db, needed)
@@ -293,6 +298,18 @@ class Desk:
         if not self._environments:
             return submission
         return replace(submission, template=with_environments(submission.template, self._environments))
+
+    def _by_frame(self, submission: Submission, plan: JobPlan) -> tuple[JobPlan, list[FrameNeed]]:
+        """Raises UserError, NotFound."""
+        if not submission.settings.frame_by_frame:
+            return plan, []
+        others = {}
+        for job_id in submission.settings.depends_on:
+            with reading(self._engine) as db:
+                job = jobs.read_job(db, job_id)
+            others[job_id] = (job, self._spaces.of(job_id, edition=job.edition))
+        space = TaskSpace(submission.template, plan.parameters, submission.outputs)
+        return by_frame(plan, space, others)
 
     def _plan(self, submission: Submission) -> JobPlan:
         plan = plan_job(submission, uid=str(uuid.uuid4()))
@@ -972,7 +989,8 @@ def _why_job(db: sa.Connection, job: Job, matching: _Matching) -> Iterable[WhyLi
 
 
 def _needed_jobs(db: sa.Connection, job: Job) -> Iterable[WhyLine]:
-    if job.state is not JobState.WAITING and job.state is not JobState.PAUSED:
+    is_by_frame = job.settings.frame_by_frame and job.counts.waiting > 0
+    if job.state not in (JobState.WAITING, JobState.PAUSED) and not is_by_frame:
         return
     for needed in job.settings.depends_on:
         other = jobs.read_job(db, needed)

@@ -264,6 +264,8 @@ class StepFacts:
     name: str
     depends_on: tuple[str, ...]
     counts: Counts
+    by_frame: tuple[str, ...] = ()
+    """What its tasks wait for one by one: steps of `depends_on`, or jobs ("#12")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +285,8 @@ class Advance:
     reason: str = ""
     unlock: tuple[StepId, ...] = ()
     """Steps whose waiting tasks may now run."""
+    by_frame: tuple[StepId, ...] = ()
+    """Steps whose waiting tasks may run one by one, once what each waits for is done."""
     give_up: tuple[tuple[StepId, str], ...] = ()
     """Steps whose waiting tasks never can, and why."""
     stop_all: bool = False
@@ -301,16 +305,23 @@ def advance(job: JobFacts) -> Advance:
     by_name = {step.name: step for step in job.steps}
     unlock: list[StepId] = []
     give_up: list[tuple[StepId, str]] = []
+    by_frame: list[StepId] = []
     for step in job.steps:
         if not step.counts.waiting or job.unmet_jobs:
             continue
-        needs = [by_name[name] for name in step.depends_on]
+        needs = [by_name[name] for name in step.depends_on if name not in step.by_frame]
         broken = next((n for n in needs if _is_over(n.counts) and n.counts.done < n.counts.total), None)
         if broken is not None:
             give_up.append((step.id, f"step {broken.name} did not finish"))
         elif all(n.counts.done == n.counts.total for n in needs):
-            unlock.append(step.id)
-    return Advance(state=_job_state(job), reason=_reason(job), unlock=tuple(unlock), give_up=tuple(give_up))
+            (by_frame if step.by_frame else unlock).append(step.id)
+    return Advance(
+        state=_job_state(job),
+        reason=_reason(job),
+        unlock=tuple(unlock),
+        by_frame=tuple(by_frame),
+        give_up=tuple(give_up),
+    )
 
 
 def _is_over(counts: Counts) -> bool:

@@ -97,6 +97,8 @@ class StepPlan:
     """Of the tasks; None: 0 to `task_count`."""
     chunk_target_s: float | None = None
     """Waiting tasks are cut anew, so that one takes about so long; None: they stay as they are."""
+    by_frame: tuple[str, ...] = ()
+    """Those of `depends_on` that are waited for frame by frame, and "#12" for job 12."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -903,6 +905,7 @@ _OURS: Final[Mapping[str, str]] = {
     "timeout_s": "timeout_s",
     "reverse": "reverse",
     "order": "order",
+    "frame_by_frame": "frame_by_frame",
     "replace_existing": "replace_existing",
     "trust_scripts": "trust_scripts",
     "depends_on": "depends_on",
@@ -975,7 +978,15 @@ def _parameter_text(name: str, value: Any) -> str:
 
 def _setting(name: str, field: str, value: Any) -> Any:
     """The value of a JobSettings field from what a file may hold; ranges are `plan_job`'s business."""
-    if field in ("is_paused", "preempts", "reverse", "replace_existing", "trust_scripts", "keep_sessions"):
+    if field in (
+        "frame_by_frame",
+        "is_paused",
+        "preempts",
+        "reverse",
+        "replace_existing",
+        "trust_scripts",
+        "keep_sessions",
+    ):
         return _as_bool(name, value)
     if field == "limits":
         return _limits(name, value)

@@ -90,6 +90,8 @@ class JobSettings:
     preempts: bool = False
     """Running tasks of a lower priority may be stopped for its own, where the farm allows it."""
     depends_on: tuple[JobId, ...] = ()
+    frame_by_frame: bool = False
+    """Frames wait for the same frames of the steps before them, and of `depends_on`, not for the whole."""
     replace_existing: bool = False
     """Move files that are in the way aside, instead of failing."""
     tag: Tag | None = None
@@ -170,6 +172,8 @@ class Step:
     position: int
     depends_on: tuple[str, ...] = ()
     """Names of steps of the same job."""
+    by_frame: tuple[str, ...] = ()
+    """Those of `depends_on` that are waited for frame by frame, and "#12" for job 12."""
     demand: Demand = Demand()
     profile: Profile = Profile()
     isolation: Isolation = Isolation.EXCLUSIVE

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from farm.errors import NotFound, Rejected
+from farm.flow.by_frame import FrameNeed
 from farm.flow.classify import classify
 from farm.flow.order import ENDS_FIRST, FORWARD, REVERSE, every
 from farm.flow.report import Advance, JobFacts, StepFacts, advance
@@ -20,6 +21,7 @@ from farm.model.ids import AttemptId, JobId, StepId, TaskId
 from farm.model.states import ENDED_JOBS, AttemptState, JobState, TaskState
 from farm.model.work import Counts, Job, JobSettings, Step, Submission, Task
 from farm.store import events, limits, moves, outbox, rows
+from farm.store.bulk import insert_many
 from farm.store.engine import among, db_now
 from farm.store.tables import (
     AttemptRow,
@@ -28,6 +30,7 @@ from farm.store.tables import (
     JobRow,
     JobSourceRow,
     StepRow,
+    TaskNeedRow,
     TaskRow,
 )
 from farm.text import plural
@@ -39,6 +42,7 @@ _NEEDS = JobDependencyRow.__table__  # type: ignore[attr-defined]
 _STEP = StepRow.__table__  # type: ignore[attr-defined]
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
+_TASK_NEED = TaskNeedRow.__table__  # type: ignore[attr-defined]
 _KEY = IdempotencyRow.__table__  # type: ignore[attr-defined]
 
 _T = TaskState
@@ -63,8 +67,11 @@ def submit(
     actor: str,
     key: str | None = None,
     digest: str = "",
+    frame_needs: Sequence[FrameNeed] = (),
 ) -> tuple[JobId, bool]:
     """Store a job; returns its id and whether it is new (False: `key` was used for this very request).
+
+    frame_needs: which of its tasks wait for which, when it waits frame by frame.
 
     Raises Rejected when the key was used for another request, NotFound for an unknown job in `depends_on`.
     """
@@ -80,6 +87,8 @@ def submit(
             return JobId(known["job_id"]), False
     settings = submission.settings
     unmet = _unmet(db, settings.depends_on)
+    if settings.frame_by_frame:
+        unmet = []  # its tasks wait, not the job
     now = db.scalar(sa.select(db_now()))
     state = JobState.PAUSED if settings.is_paused else JobState.WAITING if unmet else JobState.ACTIVE
     inserted = db.execute(
@@ -115,12 +124,18 @@ def submit(
     if settings.depends_on:
         db.execute(
             sa.insert(_NEEDS),
-            [{"job_id": job_id, "needs_job_id": needed} for needed in dict.fromkeys(settings.depends_on)],
+            [
+                {"job_id": job_id, "needs_job_id": needed, "by_frame": settings.frame_by_frame}
+                for needed in dict.fromkeys(settings.depends_on)
+            ],
         )
     for step_plan in plan.steps:
-        opens_now = not unmet and not step_plan.depends_on
+        opens_now = not unmet and not step_plan.depends_on and not step_plan.by_frame
         first = TaskState.READY if opens_now else TaskState.WAITING
         _insert_step(db, job_id, step_plan, first, order=order_of(settings))
+    if frame_needs:
+        _insert_needs(db, job_id, frame_needs)
+        settle_jobs(db, [job_id])  # some frames may be done already
     if key is not None:
         db.execute(sa.insert(_KEY).values(key=key, digest=digest, job_id=job_id, created_at=now))
     events.happened(db, EventKind.JOB_SUBMITTED, plan.name, actor=actor, job_id=job_id)
@@ -135,6 +150,7 @@ def _insert_step(db: sa.Connection, job_id: JobId, plan: StepPlan, state: TaskSt
                 position=plan.position,
                 name=plan.name,
                 depends_on=list(plan.depends_on),
+                by_frame=list(plan.by_frame),
                 demand=rows.to_json(plan.demand),
                 profile=rows.to_json(plan.profile),
                 isolation=str(plan.isolation),
@@ -150,6 +166,27 @@ def _insert_step(db: sa.Connection, job_id: JobId, plan: StepPlan, state: TaskSt
     else:
         insert_chunks(db, job_id, StepId(step_id), plan.indexes, state, is_reversed=order == REVERSE)
     limits.needed_by(db, StepId(step_id), plan.demand)
+
+
+def _insert_needs(db: sa.Connection, job_id: JobId, needs: Sequence[FrameNeed]) -> None:
+    job_ids = {job_id, *(need.needs_job_id for need in needs if need.needs_job_id is not None)}
+    query = (
+        sa.select(_TASK.c.id, _TASK.c.job_id, _STEP.c.name, _TASK.c.idx)
+        .join(_STEP, _STEP.c.id == _TASK.c.step_id)
+        .where(_TASK.c.job_id.in_(sorted(job_ids)))
+    )
+    ids = {(row.job_id, row.name, row.idx): row.id for row in db.execute(query)}
+    insert_many(
+        db,
+        _TASK_NEED,
+        [
+            {
+                "task_id": ids[job_id, need.step, need.index],
+                "needs_task_id": ids[need.needs_job_id or job_id, need.needs_step, need.needs_index],
+            }
+            for need in needs
+        ],
+    )
 
 
 def _insert_tasks(
@@ -766,7 +803,7 @@ def retry(
             if old is TaskState.DONE:
                 values["generation"] = _TASK.c.generation + 1
             new = TaskState.READY
-            if old is TaskState.CANCELLED and not _is_open(job, step):
+            if old is TaskState.CANCELLED and (step.by_frame or not _is_open(job, step)):
                 new = TaskState.WAITING
             if old is TaskState.HELD:
                 _release_held(db, step.id, task_ids)
@@ -828,35 +865,83 @@ def settle_jobs(db: sa.Connection, job_ids: Collection[JobId]) -> None:
         if outcome.stop_all:
             _cancel_tasks(db, job, reason=outcome.reason, task_ids=None)
             outcome = _after_changes(db, job_id, outcome)
-        elif outcome.unlock or outcome.give_up:
-            for step_id in outcome.unlock:
-                moves.move_all(db, step_id, TaskState.WAITING, TaskState.READY)
-            for step_id, why in outcome.give_up:
-                moves.move_all(db, step_id, TaskState.WAITING, TaskState.CANCELLED, values={"reason": why})
+        elif _apply(db, outcome):
             outcome = _after_changes(db, job_id, outcome)
         _write_state(db, row, job, outcome)
+        _go_on_by_frame(db, job_id)
+
+
+def _apply(db: sa.Connection, outcome: Advance) -> bool:
+    """Move waiting tasks as the outcome says; whether any moved."""
+    moved = 0
+    for step_id in outcome.unlock:
+        moved += moves.move_all(db, step_id, TaskState.WAITING, TaskState.READY)
+    for step_id, why in outcome.give_up:
+        moved += moves.move_all(db, step_id, TaskState.WAITING, TaskState.CANCELLED, values={"reason": why})
+    for step_id in outcome.by_frame:
+        moved += _open_frames(db, step_id)
+    return moved > 0
+
+
+def _open_frames(db: sa.Connection, step_id: StepId) -> int:
+    """Open waiting tasks whose needed tasks are all done, give up those whose needed one never will be."""
+    needed, before = _TASK.alias("needed"), _STEP.alias("before")
+    pairs = _TASK_NEED.join(needed, needed.c.id == _TASK_NEED.c.needs_task_id)
+    mine = _TASK_NEED.c.task_id == _TASK.c.id
+    waiting = sa.select(_TASK.c.id).where(_TASK.c.step_id == step_id, _TASK.c.state == "waiting")
+    unmet = sa.select(sa.literal(1)).select_from(pairs).where(mine, needed.c.state != "done")
+    ready: list[int] = list(db.scalars(waiting.where(~unmet.exists())))
+    is_over = before.c.n_done + before.c.n_failed + before.c.n_cancelled == sum(
+        (before.c[f"n_{state}"] for state in TaskState), sa.literal(0)
+    )
+    broken = (
+        sa.select(sa.literal(1))
+        .select_from(pairs.join(before, before.c.id == needed.c.step_id))
+        .where(
+            mine,
+            needed.c.job_id == _TASK.c.job_id,  # another job may be tried again: its frames are waited for
+            needed.c.state.in_(["failed", "cancelled"]),
+            is_over,
+        )
+    )
+    lost: list[int] = list(db.scalars(waiting.where(broken.exists())))
+    moved = 0
+    if ready:
+        moved += moves.move_all(db, step_id, TaskState.WAITING, TaskState.READY, task_ids=ready)
+    if lost:
+        why = {"reason": "step before it did not finish the same frame"}
+        moved += moves.move_all(
+            db, step_id, TaskState.WAITING, TaskState.CANCELLED, values=why, task_ids=lost
+        )
+    return moved
+
+
+def _go_on_by_frame(db: sa.Connection, job_id: JobId) -> None:
+    """Jobs that wait for single frames of this one."""
+    query = sa.select(_NEEDS.c.job_id).where(_NEEDS.c.needs_job_id == job_id, _NEEDS.c.by_frame.is_(True))
+    dependents: list[int] = list(db.scalars(query))
+    if dependents:
+        moves.lock_jobs(db, dependents)
+        settle_jobs(db, [JobId(dependent) for dependent in dependents])
 
 
 def _after_changes(db: sa.Connection, job_id: JobId, before: Advance) -> Advance:
     """Giving a step up may end others in turn: go on until nothing moves."""
     while True:
         outcome = advance(_facts(db, read_job(db, job_id)))
-        if not outcome.give_up and not outcome.unlock:
+        if not _apply(db, outcome):
             reason = before.reason if before.stop_all else outcome.reason
             return Advance(state=outcome.state, reason=reason)
-        for step_id in outcome.unlock:
-            moves.move_all(db, step_id, TaskState.WAITING, TaskState.READY)
-        for step_id, why in outcome.give_up:
-            moves.move_all(db, step_id, TaskState.WAITING, TaskState.CANCELLED, values={"reason": why})
 
 
 def _facts(db: sa.Connection, job: Job) -> JobFacts:
     return JobFacts(
         is_paused=job.settings.is_paused,
         max_failed_tasks=job.settings.max_failed_tasks,
-        unmet_jobs=tuple(_unmet(db, job.settings.depends_on)),
+        unmet_jobs=() if job.settings.frame_by_frame else tuple(_unmet(db, job.settings.depends_on)),
         steps=tuple(
-            StepFacts(id=s.id, name=s.name, depends_on=s.depends_on, counts=s.counts) for s in job.steps
+            StepFacts(id=s.id, name=s.name, depends_on=s.depends_on, by_frame=s.by_frame, counts=s.counts)
+            for s in job.steps
         ),
     )
 

@@ -56,6 +56,7 @@ def step(row: Row) -> Step:
         name=row["name"],
         position=row["position"],
         depends_on=tuple(row["depends_on"]),
+        by_frame=tuple(row["by_frame"]),
         demand=from_json(Demand, row["demand"]),
         profile=from_json(Profile, row["profile"]),
         isolation=Isolation(row["isolation"]),

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Integer, LargeBinary, Text, UniqueConstraint, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
 from sqlmodel import Field, SQLModel
 
 _BIG = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts only INTEGER PRIMARY KEY up by itself
@@ -61,6 +72,17 @@ class JobDependencyRow(SQLModel, table=True):
 
     job_id: int = Field(primary_key=True, foreign_key="job.id", ondelete="CASCADE")
     needs_job_id: int = Field(primary_key=True, foreign_key="job.id", ondelete="CASCADE", index=True)
+    by_frame: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    """Tasks wait for single tasks of it, see TaskNeedRow, not the job for the job."""
+
+
+class TaskNeedRow(SQLModel, table=True):
+    """A task that waits for another one: the same frame of a step or a job before it."""
+
+    __tablename__: ClassVar[Any] = "task_need"
+
+    task_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    needs_task_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
 
 
 class StepRow(SQLModel, table=True):
@@ -72,6 +94,8 @@ class StepRow(SQLModel, table=True):
     position: int
     name: str
     depends_on: list[str] = Field(sa_column=_json())
+    by_frame: list[str] = Field(sa_column=Column(JSON, nullable=False, server_default="[]"))
+    """Those of `depends_on` that are waited for task by task, and "#12" for a job."""
     demand: dict[str, Any] = Field(sa_column=_json())
     profile: dict[str, Any] = Field(sa_column=_json())
     isolation: str

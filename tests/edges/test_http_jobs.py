@@ -626,3 +626,49 @@ def test_a_submission_is_read_back_as_the_job_is_now(api: Api) -> None:
     assert (told["name"], told["settings"]["priority"], told["template"]) == ("better", 80, template())
     assert api.bert.get(f"{V1}/jobs/{job_id}/submission").status_code == 403
     assert api.anna.post(f"{V1}/jobs", json=told).status_code == 201
+
+
+# --- frame by frame ---------------------------------------------------------------------------------------
+
+
+def _ready(api: Api, job_id: int) -> list[tuple[str, str]]:
+    items = api.anna.get(f"{V1}/jobs/{job_id}/tasks", params={"state": "ready"}).json()["items"]
+    return [(task["step"], task["label"]) for task in items]
+
+
+def test_a_frame_starts_when_the_same_frame_before_it_is_done(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine, slots=10)
+    settings = {"frame_by_frame": True, "max_retries": 0}
+    job_id = api.submit(api.anna, template=template("1-3", steps=("Render", "Comp")), settings=settings)
+    first, second, third = _start(engine, job_id, 3)
+    assert _ready(api, job_id) == []
+    _end(engine, [second])
+    assert _ready(api, job_id) == [("Comp", "2")]
+    _end(engine, [first], Outcome.JOB_ERROR)
+    assert _ready(api, job_id) == [("Comp", "2")]  # it may be tried again
+    _end(engine, [third])
+    assert _ready(api, job_id) == [("Comp", "2"), ("Comp", "3")]
+    counts = api.anna.get(f"{V1}/jobs/{job_id}").json()["counts"]
+    assert (counts["failed"], counts["cancelled"]) == (1, 1)  # comp of frame 1 never can
+    api.anna.post(f"{V1}/jobs/{job_id}/retry", json={"states": ["failed", "cancelled"]})
+    assert _ready(api, job_id) == [("Render", "1"), ("Comp", "2"), ("Comp", "3")]
+    assert api.anna.get(f"{V1}/jobs/{job_id}").json()["counts"]["waiting"] == 1
+
+
+def test_a_job_follows_another_frame_by_frame(api: Api, engine: sa.Engine) -> None:
+    _enrol(engine, slots=10)
+    render = api.submit(api.anna)
+    started = _start(engine, render, 3)
+    _end(engine, started[:1])
+    settings = {"frame_by_frame": True, "depends_on": [render]}
+    comp = api.submit(api.anna, template=template("1-5", steps=("Comp",)), settings=settings)
+    view = api.anna.get(f"{V1}/jobs/{comp}").json()
+    assert view["job"]["state"] == "active"
+    assert _ready(api, comp) == [("Comp", "1")]
+    _end(engine, started[1:])
+    assert _ready(api, comp) == [("Comp", "1"), ("Comp", "2"), ("Comp", "3")]
+    why = api.anna.get(f"{V1}/jobs/{comp}/why").json()["lines"]
+    assert any(f"waits for job {render}" in line["text"] for line in why)
+    wrong = api.anna.post(f"{V1}/jobs", json=submission("9-12", settings=settings))
+    assert wrong.status_code == 400
+    assert "does not have 11-12" in wrong.json()["error"]["message"]
