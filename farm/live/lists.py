@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields
-from farm.control.views import JobView
+from farm.control.views import JobView, StalledView
 from farm.errors import UserError
 from farm.flow.filters import Table, ordered, parse
-from farm.live.snapshot import Snapshot, StalledLine, TaskLine
+from farm.live.snapshot import Snapshot, TaskLine
 from farm.live.view import Pane, Target, View, place
 from farm.model.events import Event
 from farm.model.machines import Node
@@ -29,7 +29,7 @@ class Lists:
     nodes: tuple[Node, ...] = ()
     events: tuple[Event, ...] = ()
     tasks: tuple[TaskLine, ...] = ()
-    stalled: tuple[StalledLine, ...] = ()
+    stalled: tuple[StalledView, ...] = ()
     log: tuple[str, ...] = ()
     wrong: Mapping[Pane, str] = field(default_factory=dict)
     """Why a pane's filter was not applied."""

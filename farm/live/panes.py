@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from farm.control.views import JobView
+from farm.control.views import JobView, StalledView
 from farm.flow.match import fitness
 from farm.live.cells import Column, Line, Piece, cell, row
-from farm.live.snapshot import StalledLine, TaskLine
+from farm.live.snapshot import TaskLine
 from farm.model.attempts import Attempt
 from farm.model.events import Event, EventKind
 from farm.model.machines import Device, DeviceKind, DeviceLoad, Node
@@ -375,7 +375,7 @@ def _vram_of(peak_mib: int | None, step: Step | None) -> str:
 # --- stalled ------------------------------------------------------------------------------------------
 
 
-def stalled_line(line: StalledLine, now: float, columns: list[tuple[Column, int]], width: int) -> list[Line]:
+def stalled_line(line: StalledView, now: float, columns: list[tuple[Column, int]], width: int) -> list[Line]:
     """What it is taken for, and below the evidence and what was done."""
     attempt, stall = line.attempt, line.stall
     style = "bad" if stall.kind not in NO_STALLS else "dim"

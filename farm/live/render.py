@@ -247,7 +247,8 @@ def _pane(snapshot: Snapshot, listed: Lists, pane: Pane, width: int, height: int
     at = place(view, pane, listed.ids.get(pane, ()))
     first, body, end = _window(draw, count, at, room, is_chosen=view.focus is pane)
     if not count:
-        body = [[(cell(f"  no {pane}", width), "dim")]]
+        nothing = "nothing is stalled" if pane is Pane.STALLED else f"no {pane}"
+        body = [[(cell(f"  {nothing}", width), "dim")]]
     title = _title(snapshot, listed, pane, first, end, count, width, view)
     return _fill([title, *top, *body[: max(room, 0)]], height)
 

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from farm.control.views import FarmView, JobView, LogView
+from farm.control.views import FarmView, JobView, LogView, StalledView
 from farm.errors import NotFound, UserError
 from farm.model.attempts import Attempt
 from farm.model.events import Event
 from farm.model.ids import JobId
 from farm.model.machines import Node
-from farm.model.stalls import Stall
 from farm.model.states import JobState, NodeState
 from farm.model.work import Task
 
@@ -55,17 +54,6 @@ class TaskLine:
 
     task: Task
     attempt: Attempt | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StalledLine:
-    """A live attempt that is taken for stalled, or works in silence."""
-
-    job_name: str
-    label: str
-    """Of its task."""
-    stall: Stall
-    attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +101,7 @@ class Snapshot:
     """Whose tasks `tasks` are."""
     tasks: tuple[TaskLine, ...] = ()
     """Those that run, wait for a person or failed, and the first others."""
-    stalled: tuple[StalledLine, ...] = ()
+    stalled: tuple[StalledView, ...] = ()
     """The longest stalled first."""
     log: Log | None = None
     history: History = History()
@@ -185,13 +173,13 @@ def _tasks(get: Get, job_id: int) -> tuple[TaskLine, ...]:
     return tuple(each.values())
 
 
-def _stalled(get: Get) -> tuple[StalledLine, ...]:
+def _stalled(get: Get) -> tuple[StalledView, ...]:
     try:
         answer = get("/stalled", {})
     except NotFound:
         return ()  # a farm from before it could tell
-    stalled: tuple[StalledLine, ...] = _read(
-        tuple[StalledLine, ...], _items(answer, "stalled attempts"), "stalled attempts"
+    stalled: tuple[StalledView, ...] = _read(
+        tuple[StalledView, ...], _items(answer, "stalled attempts"), "stalled attempts"
     )
     return stalled
 
