@@ -35,6 +35,8 @@ Ints = npt.NDArray[np.int64]
 
 _NONE: Final = -1
 _NO_POOL: Final = 1 << 30
+_USUAL_W: Final = 300.0
+"""A device of unknown design power is taken to draw this."""
 _KEYS_EVERY_S: Final = 2.0
 _FEW: Final = 6
 """Up to so many places each is looked up by itself; more are served from a sorted list."""
@@ -186,6 +188,8 @@ class Board:
         self._place_last: Ints = np.full(size, _NONE)
         self._place_kinds: Ints = np.zeros(size, np.int64)
         self._model_names: list[str] = []
+        self._tdp_w = np.zeros(4)
+        """Design power of each device model; 0: not known."""
         self._devices = np.zeros(4)
         """Slots of each device model on nodes that take work."""
         # prices and shares
@@ -549,12 +553,14 @@ class Board:
         model = self.model.models[name]
         while model >= len(self._devices):
             self._devices = np.concatenate([self._devices, np.zeros_like(self._devices)])
+            self._tdp_w = np.concatenate([self._tdp_w, np.zeros_like(self._tdp_w)])
             self._price = np.concatenate([self._price, np.full_like(self._price, self._price.mean())])
             self._advantage = np.concatenate([self._advantage, np.full_like(self._advantage, -np.inf)])
             self._offered = np.concatenate([self._offered, np.full_like(self._offered, -np.inf)])
         while len(self._model_names) <= model:
             self._model_names.append("")
         self._model_names[model] = name
+        self._tdp_w[model] = device.tdp_w or 0.0
         view = _coarse(view)
         key = (_kind_key(view), index)
         kind = self._kinds.get(key)
@@ -751,6 +757,8 @@ class Board:
             # The last tasks of a step decide when it is done: waiting for a better device costs the job.
             last = 1 - weights.finish_ease / np.maximum(self._ready[rows], 1)
             advantage -= weights.slow_penalty * last[:, None] * longer / self._mean_task_s
+            if weights.energy > 0 and self._tdp_w.any():
+                advantage -= weights.energy * self._excess(median)
             # Where the doubt is large, so is the harm that a slow device may do.
             doubt = np.exp(np.minimum(_UPPER_Z * self.model.sd[steps, :n], 1.5) - 0.26)
             cap = self._cap()
@@ -762,6 +770,22 @@ class Board:
         self._is_known[rows] = self.model.sd[steps, :n].min(axis=1) < _PROBE_SD
         self._best[rows] = np.where(np.isfinite(best), best, 0.0)
         self._mean_s[rows] = mean
+
+    def _worth(self, kind: int) -> float:
+        """What a second of a kind's best free device is worth: of throttled ones what is left of them, and
+        of equals that is worth more which draws less."""
+        model = self._kind_model[kind]
+        worth = float(self._price[model]) * self._best_health(kind)
+        watts = float(self._tdp_w[model])
+        return worth * (watts / _USUAL_W) ** -self.weights.energy if watts > 0 else worth
+
+    def _excess(self, seconds: Floats) -> Floats:
+        """log of what a task of each group draws on each device model over the least; 0 where unknown."""
+        watts = self._tdp_w[: seconds.shape[1]]
+        joules = np.where((watts > 0) & np.isfinite(seconds), seconds * watts, np.nan)
+        least = np.where(np.isnan(joules), np.inf, joules).min(axis=1)
+        excess: Floats = np.nan_to_num(np.log(joules / least[:, None]), nan=0.0)
+        return excess
 
     def _cap(self) -> float:
         backlog_s = self.prices.bound_s if self.prices is not None else 0.0
@@ -882,8 +906,7 @@ class Board:
     ) -> int:
         given = 0
         kinds = [kind for kind, free in enumerate(self._kind_free) if free]
-        # A kind of which only throttled devices are free is worth what is left of them.
-        kinds.sort(key=lambda kind: (-self._price[self._kind_model[kind]] * self._best_health(kind), kind))
+        kinds.sort(key=lambda kind: (-self._worth(kind), kind))
         for kind in kinds:
             if given >= left:
                 break

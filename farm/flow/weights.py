@@ -77,6 +77,11 @@ class Weights:
     fair_share: bool = _weight(True, "users with less use (in price units) per share come first")
     share_half_life_s: float = _weight(4 * 3600.0, "use counts half after so long")
     reprice_s: float = _weight(20.0, "prices are set anew this often, and when jobs come or go")
+    energy: float = _weight(
+        0.02,
+        "how much watt-seconds count against a device, by their logarithm over the least: 0.02 breaks ties, "
+        "more trades time for energy",
+    )
     load_weight: float = _weight(1.0, "how much loading a scene counts: 0 ignores warm devices")
 
     @classmethod

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -219,6 +221,20 @@ def test_a_throttled_device_leaves_a_single_task_to_a_lesser_one_that_is_well() 
     runs = known(1, 0.02, times=1)
     assert where(board([well, node("b", lesser)], tasks, runs=runs).round(1.0, 5)) == {1: ["a"]}
     assert where(board([hot, node("b", lesser)], tasks, runs=runs).round(1.0, 5)) == {1: ["b"]}
+
+
+def test_of_equals_the_device_that_draws_least_goes_first() -> None:
+    thirsty = replace(FAST, model="thirsty", tdp_w=450.0)
+    frugal = replace(FAST, model="frugal", tdp_w=250.0)
+    farm = [node("a", thirsty), node("b", frugal)]
+    made = board(farm, [group(1)], weights=EVERYTHING)
+    assert where(made.round(0.0, 1)) == {1: ["b"]}
+    blind = board(farm, [group(1)], weights=replace(EVERYTHING, energy=0.0))
+    assert where(blind.round(0.0, 1)) == {1: ["a"]}
+    seconds = np.array([[10.0, 10.0], [10.0, np.inf]])
+    both, one = made._excess(seconds)
+    assert both.tolist() == pytest.approx([math.log(450 / 250), 0.0])
+    assert one.tolist() == [0.0, 0.0]
 
 
 def test_every_decision_can_be_explained() -> None:
