@@ -3,11 +3,12 @@ PYTHON ?= python3.11
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-faults soak check bench addon clean
+.PHONY: help demo test test-faults test-slow soak check bench addon clean
 
 help:
 	@echo "make demo   install into $(VENV), start an embedded farm, render 12 frames"
 	@echo "make test   install, check style, types and import rules, run the tests"
+	@echo "make test-slow  more of what real renderers do; put another Blender first on PATH to try that one"
 	@echo "make test-faults  the longer proofs: seeds of the simulation, planted bugs, real processes killed"
 	@echo "make soak   100,000 seeds of the simulation, on every core (SEEDS=, FIRST=)"
 	@echo "make check  the checks alone"
@@ -46,6 +47,9 @@ check: $(VENV)/.installed-dev
 # Most tests wait for processes: three at once keep two cores busy. A file's tests stay together, for its servers.
 test: check
 	$(BIN)/pytest -n 3 --dist loadfile
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/pytest -m slow
 
 test-faults: $(VENV)/.installed-dev
 	$(BIN)/pytest -m faults -n 2 --dist worksteal --timeout 1200

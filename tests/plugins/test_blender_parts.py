@@ -103,3 +103,53 @@ def test_four_parts_make_the_whole_frame(
     ]
     report = json.loads((directory / "still.json").read_text())
     assert (report["rmse"], report["is_finite"], report["size"]) == (0.0, True, [64, 36])
+
+
+@pytest.mark.slow
+def test_a_png_of_tiles_has_the_whole_frames_view_transform_and_dither(
+    host: HostDriver, scene: Path, tmp_path: Path
+) -> None:
+    render(host, PLUGIN.submission(scene, options(tmp_path, "whole.png")), "whole png")
+    render(host, PLUGIN.submission(scene, options(tmp_path, "tiles.png", tiles=(3, 2))), "png in tiles")
+    whole, _ = assemble.read_layers(tmp_path / "whole.png")
+    tiles, _ = assemble.read_layers(tmp_path / "tiles.png")
+    assert assemble.rmse(tiles, whole) == 0.0
+
+
+@pytest.mark.slow
+def test_passes_are_put_together_too(host: HostDriver, scene: Path, tmp_path: Path) -> None:
+    deep = (
+        "s = b.context.scene; v = s.view_layers[0]; v.use_pass_z = v.use_pass_normal = True; "
+        "i = s.render.image_settings; m = 'MULTI_LAYER_IMAGE'; "
+        "hasattr(i, 'media_type') and setattr(i, 'media_type', m); "
+        "i.file_format, i.color_depth = 'OPEN_EXR_MULTILAYER', '32'"
+    )
+    for name, split in (("whole", {}), ("tiles", {"tiles": (2, 2)}), ("chunks", {"sample_chunks": 3})):
+        wished = options(tmp_path, f"{name}.exr", **split)
+        wished = replace(wished, arguments=("--python-expr", f"{SETTINGS}; {deep}"))
+        render(host, PLUGIN.submission(scene, wished), f"deep {name}")
+    whole, tiles, chunks = (
+        assemble.read_layers(tmp_path / f"{name}.exr")[0] for name in ("whole", "tiles", "chunks")
+    )
+    assert any("Normal" in channel for layer in whole for channel in layer.channels)
+    assert assemble.rmse(tiles, whole) == 0.0
+    for layer, other in zip(chunks, whole, strict=True):
+        for index, channel in enumerate(layer.channels):
+            if "Combined" in channel:  # depths are the first chunk's, normals unit vectors in each
+                difference = layer.pixels[..., index] - other.pixels[..., index]
+                assert float((difference**2).mean()) ** 0.5 <= 1e-5, channel
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene_name", ["no camera.blend", "workbench"])
+def test_what_makes_no_parts_fails_for_good(
+    host: HostDriver, scene: Path, tmp_path: Path, scene_name: str
+) -> None:
+    wished = options(tmp_path, "x.png", tiles=(2, 2))
+    chosen = scene.with_name(scene_name)
+    if scene_name == "workbench":
+        chosen, wished = scene, replace(wished, arguments=("-E", "BLENDER_WORKBENCH"))
+    made = PLUGIN.submission(chosen, wished)
+    finished = host.run(runs_of(made, "parts", name=f"no parts {scene_name}")[0])
+    assert finished.is_final
+    assert "camera" in finished.reason or "only Cycles" in finished.reason

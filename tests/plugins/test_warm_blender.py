@@ -97,6 +97,7 @@ def test_blender_loads_the_scene_once_and_the_frames_are_those_of_cold_starts(
         assert is_equal(tmp_path / f"a_{frame}.png", tmp_path / "cold" / f"a_{frame}.png")
 
 
+@pytest.mark.slow
 def test_a_frame_that_crashes_blender_fails_alone(host: HostDriver, scene: Path, tmp_path: Path) -> None:
     os_, bpy_ = "__import__('os')", "__import__('bpy')"
     dies = f"lambda scene, *_: scene.frame_current == 2 and {os_}.kill({os_}.getpid(), 11)"
