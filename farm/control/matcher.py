@@ -176,6 +176,7 @@ class Matcher:
         taught: Counter[tuple[int, str, str]] = Counter()
         for ended in learnt.ended(db, attempt_ids):
             model = policy.model_of(ended.node_id, ended.device_id)
+            is_warm = policy.is_warm(ended.node_id, ended.device_id, ended.step_id)
             place = (ended.step_id, ended.node_id, ended.device_id)
             taught[place] += 1
             if model is None or taught[place] > _RUNS_A_BATCH:
@@ -187,6 +188,7 @@ class Matcher:
                     node=ended.node_id,
                     runtime_s=ended.runtime_s,
                     load_s=ended.load_s,
+                    is_warm=is_warm,
                     is_censored=not ended.is_complete,
                     vram_peak_mib=ended.vram_peak_mib,
                 )

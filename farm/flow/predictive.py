@@ -35,6 +35,7 @@ class Predictive:
         self.board = Board(self.model, weights=self._always, shares=shares, project_shares=project_shares)
         self._groups: dict[GroupKey, Group] = {}
         self._views: dict[NodeId, NodeView] = {}
+        self._ran_last: dict[tuple[NodeId, str], StepId] = {}
 
     def plan(
         self,
@@ -77,6 +78,16 @@ class Predictive:
         first = device_id.split(",")[0]
         devices = view.capabilities.devices if view is not None else ()
         return next((model_key(device) for device in devices if device.id == first), None)
+
+    def is_warm(self, node_id: NodeId, device_id: str, step_id: StepId) -> bool:
+        """Whether the run before on the device was the same step's; ask once for each run that has ended.
+
+        Whether its scene was kept loaded is learnt: if not, warm runs load as long as cold ones.
+        """
+        place = (node_id, device_id)
+        was = self._ran_last.get(place)
+        self._ran_last[place] = step_id
+        return was == step_id
 
     def decision(self, step_id: StepId, node_id: NodeId, device_id: str) -> Decision | None:
         """The last one that sent a task of the step to the device."""

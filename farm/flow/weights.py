@@ -42,7 +42,7 @@ class Weights:
         PriorityMode.RANK, "`rank`: higher priority first; `rate`: priority is a share of the farm"
     )
     window: float = _weight(
-        0.7,
+        0.75,
         "matches worth at least this share of the best one are near-equal: among them priority, share and "
         "order decide. Matching overrides priority only where obeying it would waste more than 1 - window",
     )

@@ -78,7 +78,7 @@ _TEACHES = (str(Outcome.SUCCEEDED), str(Outcome.CANCELLED), str(Outcome.STALLED)
 
 
 def ended(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Ended]:
-    """Those of `attempt_ids` that have ended and teach something: done, or stopped while they worked."""
+    """Those of `attempt_ids` that have ended, in that order, and teach: done, or stopped at work."""
     columns = (
         _ATTEMPT.c.step_id, _ATTEMPT.c.node_id, _ATTEMPT.c.device_id, _ATTEMPT.c.runtime_s,
         _ATTEMPT.c.load_s, _ATTEMPT.c.state, _ATTEMPT.c.vram_peak_mib,
@@ -86,6 +86,7 @@ def ended(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Ended]:
     query = sa.select(*columns).where(
         _ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.outcome.in_(_TEACHES), _ATTEMPT.c.runtime_s > 0
     )
+    query = query.order_by(_ATTEMPT.c.finished_at)
     return [
         Ended(
             step_id=StepId(row["step_id"]),

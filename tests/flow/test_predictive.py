@@ -117,3 +117,10 @@ def test_the_weights_of_the_hour_hold() -> None:
     told = policy.decision(StepId(1), NodeId("a"), "gpu")
     assert told is not None
     assert told.period == "night"
+
+
+def test_a_run_is_warm_after_one_of_its_own_step_on_the_device() -> None:
+    policy = Predictive()
+    ran = [(1, "gpu0"), (1, "gpu1"), (1, "gpu0"), (2, "gpu0"), (1, "gpu0"), (1, "gpu1")]
+    warm = [policy.is_warm(NodeId("a"), device, StepId(step)) for step, device in ran]
+    assert warm == [False, False, True, False, False, True]
