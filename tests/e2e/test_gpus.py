@@ -249,7 +249,7 @@ def test_a_probe_step_teaches_the_steps_that_depend_on_it(farm: GpuFarm) -> None
 
 
 def test_a_task_that_asked_for_a_gpu_and_rendered_on_the_cpu_fails_and_says_so(farm: GpuFarm) -> None:
-    job_id = farm.submit_script("lone", "sleep 3", retries=0)
+    job_id = farm.submit_script("lone", "sleep 5", retries=0)
     assert farm.wait_for_job(job_id) == "failed"
     (attempt,) = farm.attempts(job_id)
     assert (attempt["outcome"], attempt["exit_code"]) == ("job-error", 0)
