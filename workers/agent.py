@@ -473,7 +473,7 @@ class _Supervisor:
             self._host_says(host, Started(attempt_id=run.order.attempt_id))
             host.listen()
         if self._found:
-            _LOG.info("adopted %s that an earlier agent has started", plural(len(self._found), "renderer"))
+            _LOG.info("took over %s that an earlier agent has started", plural(len(self._found), "renderer"))
         self._found.clear()
 
     def _loop(self, parts: _Parts) -> None:

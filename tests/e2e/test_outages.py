@@ -128,7 +128,7 @@ def test_a_restarted_agent_costs_no_start(farms: Farms, tmp_path: Path) -> None:
     started = time.monotonic()
     farm.kill("agent0")
     farm.start_again("agent0")
-    wait_until(lambda: "adopted" in farm.log("agent0"), "that it goes on")
+    wait_until(lambda: "took over" in farm.log("agent0"), "that it goes on")
     took_s = time.monotonic() - started
     print(f"a killed agent was back with its renderer after {took_s:.1f} s")
     assert {process.pid for process in job.renderers()} == before
