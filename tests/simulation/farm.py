@@ -45,8 +45,12 @@ class Profile:
     doubled: float = 0.0
     delayed: float = 0.0
     most_delay_s: float = 30.0
+    frames: int = 4
+    """At most, in each step of a job."""
     kinds: tuple[str, ...] = ("staged", "staged", "two")
     """Of jobs. Exclusive ones are ended by their nodes when the farm is away for long: those cost renders."""
+    most_seconds: float = 25.0
+    """That a renderer takes, on a machine of middling speed."""
     most_renders: float = 1.0
     """For each task; 1.0: nothing may be rendered twice."""
     share: float = 1.0
@@ -55,7 +59,7 @@ class Profile:
 
 _ALL = (
     "scheduler paused", "scheduler killed", "scheduler cut off",
-    "agent paused", "agent killed", "agent drained",
+    "agent paused", "agent killed", "agent restarted", "agent drained",
     "node loses power", "node suspended", "node cut off", "node deaf", "node dumb", "confirms lost",
     "node's clock jumps", "node's disk slow", "node's disk fails", "host killed", "renderer fails",
     "broker killed", "broker wiped",
@@ -70,7 +74,9 @@ PROFILES: dict[str, Profile] = {
         faults=_ALL, doubled=0.1, delayed=0.1, kinds=_KINDS, most_renders=8.0, every_s=6.0, share=6
     ),
     "calm": Profile(kinds=_KINDS, share=1),
-    "messages": Profile(doubled=0.3, delayed=0.2, most_delay_s=4.0, share=1),
+    "messages": Profile(doubled=0.3, delayed=0.2, most_delay_s=4.0, most_seconds=5.0, share=1),
+    "short": Profile(doubled=0.2, delayed=0.2, most_delay_s=3.0, most_seconds=0.25, frames=12, share=0.5),
+    "restarts": Profile(faults=("agent restarted",), every_s=5.0, share=1),
     "scheduler": Profile(
         faults=("scheduler paused", "scheduler killed", "commits in doubt"), doubled=0.1, every_s=6.0, share=1
     ),
@@ -88,6 +94,20 @@ PROFILES: dict[str, Profile] = {
         delayed=0.1,
         most_renders=6.0,
         every_s=5.0,
+        share=1,
+    ),
+    "cut": Profile(
+        faults=("node cut off", "node deaf", "node dumb"),
+        most_seconds=60.0,
+        most_renders=4.0,
+        every_s=4.0,
+        share=0.5,
+    ),
+    "requeues": Profile(
+        faults=("person requeues", "host killed", "node's disk fails"),
+        most_seconds=6.0,
+        most_renders=20.0,
+        every_s=2.0,
         share=1,
     ),
     "clocks": Profile(
@@ -207,6 +227,7 @@ class Farm:
         self.settings = _settings()
         self.truth = Truth(kernel, database)
         self.truth.keeps_logs = self.profile_name == "calm"
+        self.truth.most_seconds = chosen.most_seconds
         self.truth.fence_s = self.settings.fence_s + self.settings.kill_grace_s + 1.0
         database.begin_seed(kernel, self.truth.committed)
         database.state.draw = random.Random(seed)
@@ -311,7 +332,7 @@ class Farm:
     def _submit(self, key: str) -> None:
         draw = self.kernel.draw
         kind = draw.choice(self.profile.kinds)
-        frames = draw.randint(1, 4)
+        frames = draw.randint(1, self.profile.frames)
         submission, plan = _plan(frames, kind, 3)
         uid = self.kernel.new_id()
         output = str(self.folder / f"out-{uid[:8]}")
@@ -383,6 +404,11 @@ class Farm:
     def _agent_killed(self, machine: Machine, _: _Scheduling, seconds: float) -> None:
         machine.kill_agent()
         self.kernel.at(seconds, machine.start_agent)
+
+    def _agent_restarted(self, machine: Machine, _: _Scheduling, seconds: float) -> None:
+        """It comes back before its lease is over: what it had started goes on."""
+        machine.kill_agent()
+        self.kernel.at(min(seconds, 10.0), machine.start_agent)
 
     def _agent_drained(self, machine: Machine, _: _Scheduling, seconds: float) -> None:
         """SIGTERM; whoever started it waits a while, and starts it again."""

@@ -55,18 +55,6 @@ MUTANTS: tuple[Mutant, ...] = (
         profile="scheduler",
         said="I7",
     ),
-    Mutant(
-        name="leases are given up right after the farm was away",
-        cuts=(
-            Cut(
-                "farm.control.scheduler:Scheduler._watch",
-                "if self._clock() - self._settled_since < settings.lease_s:",
-                "if False:",
-            ),
-        ),
-        profile="broker",
-        said="I13",
-    ),
     # leases
     Mutant(
         name="the lease of a dead attempt is renewed",
@@ -130,7 +118,8 @@ MUTANTS: tuple[Mutant, ...] = (
                 "False",
             ),
         ),
-        profile="nodes",
+        profile="cut",
+        seeds=60,
     ),
     Mutant(
         name="a lost node spends the task's retries",
@@ -229,7 +218,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="an attempt that was accepted is forgotten",
         cuts=(Cut(f"{_LIFECYCLE}._launch", "if order.attempt_id in self._forgotten:", "if False:"),),
-        profile="messages",
+        profile="short",
         seeds=60,
     ),
     Mutant(
@@ -241,12 +230,13 @@ MUTANTS: tuple[Mutant, ...] = (
                 "parts",
             ),
         ),
-        profile="nodes",
         said="I11",
+        profile="short",
     ),
     Mutant(
         name="a node never fences itself",
         cuts=(
+            Cut(f"{_LIFECYCLE}.fence_at", "return held.renewed_at + self.rules.fence_s", "return now + 1e6"),
             Cut(
                 f"{_LIFECYCLE}._tick",
                 "if held.is_exclusive and now - held.renewed_at >= self.rules.fence_s:",
@@ -273,7 +263,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a restarted agent does not read its journal",
         cuts=(Cut("workers.journal:Journal.load", "self._take(record)", "pass"),),
-        seeds=80,
+        profile="restarts",
+        seeds=40,
     ),
     Mutant(
         name="ends are not spooled",
@@ -306,18 +297,21 @@ MUTANTS: tuple[Mutant, ...] = (
                 "known",
             ),
         ),
-        seeds=120,
+        profile="cut",
+        seeds=60,
     ),
     Mutant(
         name="a file is told by its size alone",
         cuts=(Cut("workers.staging:_is_this", "and inode in (None, status.st_ino)", ""),),
-        seeds=200,
         said="I2",
+        profile="requeues",
+        seeds=100,
     ),
     Mutant(
         name="a stage is removed although its files are not published",
         cuts=(Cut("workers.staging:remove_stage", "and not _is_published(final, marker)", "and False"),),
-        seeds=120,
+        profile="requeues",
+        seeds=60,
     ),
 )
 

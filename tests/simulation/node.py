@@ -6,6 +6,7 @@ over or the next agent adopts them. A machine that loses its power forgets the l
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from farm.errors import Unavailable
+from farm.errors import FarmError, Unavailable
 from farm.model.attempts import PublishedFile
 from farm.model.ids import AttemptId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
@@ -319,7 +320,8 @@ class Agent:
         if self.is_alive:
             for directory in message.directories:
                 self.machine.truth.tidied(message.job_uid)
-                staging.tidy_job(Path(directory), message.job_uid)
+                with contextlib.suppress(OSError, FarmError):  # as the agent's errands
+                    staging.tidy_job(Path(directory), message.job_uid)
 
     # --- what it does ---
 
@@ -387,7 +389,8 @@ class Agent:
 
     def _remove_stage(self, stage: lifecycle.Stage, attempt_id: AttemptId) -> None:
         if self.is_alive:
-            staging.remove_stage(Path(stage.directory), stage.job_uid, attempt_id)
+            with contextlib.suppress(OSError, FarmError):
+                staging.remove_stage(Path(stage.directory), stage.job_uid, attempt_id)
 
     def _note(self, note: Note) -> None:
         self._notes.append(note)
