@@ -7,10 +7,15 @@ import pytest
 from tests.simulation.farm import PROFILES, run_seed
 from tests.simulation.mutants import MUTANTS, Mutant, hunt, planted
 
-QUICK = ("the leader's epoch is not checked", "a step's counts do not move along")
+QUICK = ("a step's counts do not move along",)
 
 
-@pytest.mark.parametrize("profile", list(PROFILES))
+ALWAYS = ("calm", "storm", "restarts", "exclusive", "people")
+
+
+@pytest.mark.parametrize(
+    "profile", [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.faults) for name in PROFILES]
+)
 def test_a_seed_of_each_kind_breaks_no_promise(profile: str) -> None:
     result = run_seed(1, profile=profile)
     assert not result.violation, f"python -m tests.simulation --seed 1 --profile {profile} --trace"
