@@ -256,3 +256,21 @@ def test_a_full_disk_is_named_and_costs_no_retry(
     (task,) = tasks(facility, job_id)
     assert task["failures"] == 0
     wait_until(lambda: os.listdir(target.parent) == ["0001.png"], "nothing private left")
+
+
+@pytest.mark.slow
+def test_a_still_in_tiles_and_chunks_of_a_run_time_equal_those_rendered_by_hand(
+    facility: FarmUnderTest, blender_scenes: Path, by_hand: Path, tmp_path: Path
+) -> None:
+    scene = str(blender_scenes / "small.blend")
+    still = facility.submit(scene, "--frames", "3", "--tiles", "2x2", "--output", str(tmp_path / "still.png"))
+    timed = facility.submit(
+        scene, "--frames", "0-3", "--chunk-s", "1", "--output", str(tmp_path / "####.png")
+    )
+    for job_id in (still, timed):
+        assert facility.wait_for_job(job_id, timeout_s=200) == "done"
+    check_equal(tmp_path / "still.png", by_hand / "small_0003.png")
+    for frame in range(4):
+        check_equal(tmp_path / f"{frame:04d}.png", by_hand / f"small_{frame:04d}.png")
+    steps = {step["name"]: step["counts"]["done"] for step in facility.job(still)["job"]["steps"]}
+    assert steps == {"parts": 4, "assemble": 1, "finish": 1, "verify": 1}
