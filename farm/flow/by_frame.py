@@ -101,7 +101,7 @@ def _frames(space: TaskSpace, step: str) -> dict[int, list[int]]:
     if space.frame_parameter(step) is None:
         return {}
     found: defaultdict[int, list[int]] = defaultdict(list)
-    for index in range(space.count(step)):
+    for index in space.indexes(step):
         for frame in space.frames(step, index):
             found[frame].append(index)
     return dict(found)

@@ -73,3 +73,24 @@ def test_a_job_in_which_nothing_waits_is_told() -> None:
     template = {**alone.template, "steps": alone.template["steps"][:1]}
     with pytest.raises(UserError, match="nothing waits frame by frame"):
         told(Submission(name="x", template=template, parameters=alone.parameters))
+
+
+def test_chunks_that_are_cut_anew_can_neither_wait_nor_be_waited_for() -> None:
+    frame = {"name": "Frame", "type": "CHUNK[INT]", "range": "1-9"}
+    frame["chunks"] = {"defaultTaskCount": 2, "rangeConstraint": "CONTIGUOUS", "targetRuntimeSeconds": 60}
+    script = {"actions": {"onRun": {"command": "x", "args": ["{{Task.Param.Frame}}"]}}}
+    space = {"taskParameterDefinitions": [frame]}
+    template = {
+        "specificationVersion": "jobtemplate-2023-09",
+        "extensions": ["TASK_CHUNKING"],
+        "name": "t",
+        "steps": [{"name": "Render", "parameterSpace": space, "script": script}],
+    }
+    timed = Submission(name="t", template=template)
+    with pytest.raises(UserError, match="target run time"):
+        told(timed)
+    plan = plan_job(timed, uid="u")
+    steps = (Step(id=1, job_id=JobId(3), name="Render", position=0),)  # type: ignore[arg-type]
+    job = a_job(id=JobId(3), steps=steps, state=JobState.ACTIVE, settings=JobSettings())
+    with pytest.raises(UserError, match="wait for the whole"):
+        told(three_steps("1-3"), j3=(job, TaskSpace(template, plan.parameters)))
