@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from farm.errors import FarmError, UserError
-from farm.live.snapshot import Get, Log, Snapshot, Throughput, Wants, fetch, remember
+from farm.live.snapshot import Get, Log, Memo, Snapshot, Throughput, Wants, fetch, remember
 from farm.live.view import Action
 from farm.text import plural
 
@@ -31,6 +31,7 @@ class Feed:
         self._get = get
         self._send = send
         self._wants = Wants()
+        self._memo = Memo()
         self._actions: deque[Action] = deque()
         self._wake = threading.Event()
         self._interval_s = interval_s
@@ -83,7 +84,7 @@ class Feed:
             while self._actions:
                 self._do(self._actions.popleft())
             try:
-                fresh = fetch(self._get, self._wants, self._log_of(self._wants))
+                fresh = fetch(self._get, self._wants, self._log_of(self._wants), self._memo)
             except UserError as error:
                 self._fail(error)
                 return

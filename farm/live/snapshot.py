@@ -115,20 +115,43 @@ def _reader(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _read(kind: Any, answer: Any, what: str) -> Any:
+def _read(kind: Any, answer: Any, what: str, place: str = "") -> Any:
     try:
         return _reader(kind).validate_python(answer)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        place += ".".join(map(str, first["loc"]))
         raise UserError(
             f"cannot read what the server says about {what} ({place}: {first['msg']}); "
             "are server and client of the same version?"
         ) from error
 
 
-def fetch(get: Get, wants: Wants = Wants(), log: Log | None = None) -> Snapshot:
-    """Ask for everything once: six requests, and a few for what else is wanted. `log`: as it was before.
+@dataclass(slots=True)
+class Memo:
+    """Jobs as they were read last, with what they were read from: most have not changed since."""
+
+    jobs: dict[int, tuple[Any, JobView]] = field(default_factory=dict)
+
+
+def _read_jobs(items: Any, memo: Memo) -> tuple[JobView, ...]:
+    found = []
+    for index, raw in enumerate(items):
+        number = raw["job"]["id"] if isinstance(raw, dict) and isinstance(raw.get("job"), dict) else None
+        known = memo.jobs.get(number) if isinstance(number, int) else None
+        if known is not None and known[0] == raw:
+            found.append(known[1])
+            continue
+        view: JobView = _read(JobView, raw, "jobs", f"{index}.")
+        memo.jobs[view.job.id] = (raw, view)
+        found.append(view)
+    return tuple(found)
+
+
+def fetch(get: Get, wants: Wants = Wants(), log: Log | None = None, memo: Memo | None = None) -> Snapshot:
+    """Ask for everything once: six requests, and a few for what else is wanted.
+
+    log: as it was before; memo: of the fetch before, changed here. Answers are taken to be new objects each.
 
     Raises what `get` raises; UserError for a strange answer.
     """
@@ -141,8 +164,11 @@ def fetch(get: Get, wants: Wants = Wants(), log: Log | None = None) -> Snapshot:
         _items(get("/events", {"newest": "true", "limit": MOST_EVENTS}), "events"),
         "events",
     )
-    unended: tuple[JobView, ...] = _read(tuple[JobView, ...], _items(open_jobs, "jobs"), "jobs")
-    ended: tuple[JobView, ...] = _read(tuple[JobView, ...], _items(ended_jobs, "jobs"), "jobs")
+    memo = memo or Memo()
+    unended = _read_jobs(_items(open_jobs, "jobs"), memo)
+    ended = _read_jobs(_items(ended_jobs, "jobs"), memo)
+    listed = {line.job.id for line in (*unended, *ended)}
+    memo.jobs = {number: known for number, known in memo.jobs.items() if number in listed}
     return Snapshot(
         farm=farm,
         jobs=(*sorted(unended, key=_order), *sorted(ended, key=lambda line: -line.job.id)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -260,7 +261,7 @@ class FakeFarm:
         ]
         if path == "/jobs":
             items = [item for item in items if item["job"]["state"] in params["state"]]
-        return {"items": items, "next": None}
+        return {"items": copy.deepcopy(items), "next": None}
 
     def send(self, method: str, path: str, body: Mapping[str, Any]) -> Any:
         if self.refusal is not None:

@@ -18,7 +18,7 @@ from farm.errors import Forbidden, NotFound, Unavailable, UserError
 from farm.live.feed import Feed
 from farm.live.lists import lists, target
 from farm.live.render import render
-from farm.live.snapshot import Log, Snapshot, Throughput, Wants, fetch
+from farm.live.snapshot import Log, Memo, Snapshot, Throughput, Wants, fetch
 from farm.live.view import PAGE, SORTS, Action, Pane, Target, Typing, View, keys, place, pressed
 from farm.model.ids import JobId
 from tests.edges.live_farm import FakeFarm, a_job, an_attempt
@@ -282,6 +282,17 @@ def test_an_answer_that_cannot_be_read_is_said_with_its_place() -> None:
         fetch(farm.get)
     with pytest.raises(UserError, match="has no items"):
         fetch(lambda path, params: FakeFarm().get(path, params) if path == "/farm" else {})
+
+
+def test_a_job_that_has_not_changed_is_not_read_anew() -> None:
+    farm, memo = FakeFarm(), Memo()
+    first = {line.job.id: line for line in fetch(farm.get, memo=memo).jobs}
+    farm.jobs[0] = a_job(7, counts={"done": 81})
+    del farm.jobs[1]
+    second = {line.job.id: line for line in fetch(farm.get, memo=memo).jobs}
+    assert second[7].counts.done == 81
+    assert second[9] is first[9]
+    assert set(memo.jobs) == set(second), "nothing is kept of jobs that are gone"
 
 
 def test_throughput_counts_done_tasks_of_the_last_minute() -> None:
