@@ -23,6 +23,8 @@ OUTAGE_S = float(os.environ.get("FARM_TEST_OUTAGE_S", "600"))
 RUNNING = int(os.environ.get("FARM_TEST_OUTAGE_TASKS", "50"))
 TAKEOVER_S = 12.0
 """As docs/guarantees.md says."""
+RESTART_S = 20.0
+"""Half of it on a machine with nothing else to do. The lease, of 30 s, is what must not run out."""
 SLACK_S = 5.0
 """For a machine that does other things at the same time."""
 
@@ -132,5 +134,5 @@ def test_a_restarted_agent_costs_no_start(farms: Farms, tmp_path: Path) -> None:
     took_s = time.monotonic() - started
     print(f"a killed agent was back with its renderer after {took_s:.1f} s")
     assert {process.pid for process in job.renderers()} == before
-    assert took_s <= 10.0 + SLACK_S
+    assert took_s <= RESTART_S + SLACK_S
     job.check_done(most_starts=3)  # one may have waited in the agent, and is given out again

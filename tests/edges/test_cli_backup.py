@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from farm.store import dispatching, jobs, moves
 from farm.store.engine import open_engine, reading, writing
 from farm.store.leader import acquire, resign
 from farm.wire.messages import Finished
+from tests.conftest import missing
 from tests.edges.cli_farm import Cli
 from workers import staging
 
@@ -99,6 +101,8 @@ class Kept:
 
 @pytest.fixture
 def farm(lonely_cli: Cli, database_url: str, tmp_path: Path) -> Iterator[Kept]:
+    if database_url.startswith("postgresql") and shutil.which("pg_dump") is None:
+        missing("pg_dump", "it is not installed")
     lonely_cli.patch.setenv("FARM_DATABASE_URL", database_url)
     out = tmp_path / "out"
     out.mkdir()
