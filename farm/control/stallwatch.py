@@ -14,6 +14,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from farm.control import sharing
 from farm.flow import match, migrate
 from farm.flow.migrate import Action, ActionKind, Case, Place
 from farm.flow.predict import model_key
@@ -96,7 +97,7 @@ class StallWatch:
             self._written = {seen.id: self._written.get(seen.id, 0.0) for seen in running}
             self._written |= {seen.id: now for seen, _ in changed}
             steps = self._steps(db, judged)
-            rooms = _Rooms(db, self._run_times) if waiting else None
+            rooms = _Rooms(db, self._settings, self._run_times) if waiting else None
         moved = [each for each in waiting if rooms is not None and rooms.is_better_off_elsewhere(each)]
         if not (changed or steps or moved):
             return 0
@@ -134,7 +135,7 @@ class StallWatch:
         speculates = self._settings.speculate and not dispatching.groups(db)
         if not stalled and not speculates:
             return []
-        rooms = _Rooms(db, self._run_times)
+        rooms = _Rooms(db, self._settings, self._run_times)
         steps: list[_Step] = []
         for seen, verdict in stalled[: 4 * MOST_ACTIONS]:
             left_s = self._left_s(seen)
@@ -248,11 +249,13 @@ def _is_crowd(judged: Sequence[tuple[Running, Verdict]]) -> bool:
 
 
 class _Rooms:
-    """What is free on the farm now."""
+    """What is free on the farm now, less what is kept: reserved slots, watts."""
 
-    def __init__(self, db: sa.Connection, run_times: RunTimes) -> None:
+    def __init__(self, db: sa.Connection, settings: Settings, run_times: RunTimes) -> None:
         self._run_times = run_times
-        self._rooms = {view.id: match.Room.of(view) for view in nodes.views(db, dispatching.uses(db))}
+        views = nodes.views(db, dispatching.uses(db))
+        kept = sharing.read(db, settings, ()).round((), views)[2]
+        self._rooms = {view.id: match.Room.of(view) for view in kept.views}
 
     def model_of(self, node_id: NodeId, device_id: str) -> str:
         room = self._rooms.get(node_id)

@@ -238,7 +238,7 @@ def causes(group: Group, ledger: Ledger, *, user_room: Mapping[str, int] | None 
     if user_room is not None and user_room.get(group.user, 1) <= 0:
         text = (
             f"{group.user} has as many tasks running as one user may: waits for one of them to end, or for "
-            "another max_running_per_user"
+            "another max_running_per_user or max_running_of in the settings"
         )
         found.append(Cause(text=text, is_momentary=True))
     return found

@@ -839,7 +839,11 @@ def why(group: Group, nodes: Sequence[NodeView], *, shared: Sequence[Cause] = ()
     if group.ready <= 0:
         return tuple(causes)
     if group.max_running is not None and group.job_running >= group.max_running:
-        causes.append(Cause(text=f"max running {group.max_running} reached", is_momentary=True))
+        text = (
+            f"max running {group.max_running} reached: waits for one of its tasks to end, or for "
+            f"`farm change {group.job_id} --max-running N`"
+        )
+        causes.append(Cause(text=text, is_momentary=True))
     causes += shared
     is_held_up = bool(shared)
     if not nodes:

@@ -443,7 +443,11 @@ def test_why_tells_each_cause_once_with_the_most_nodes_first() -> None:
         (
             group(max_running=4, job_running=4),
             [node()],
-            ["max running 4 reached", "n1: fits and has room: starts with the next match"],
+            [
+                "max running 4 reached: waits for one of its tasks to end, or for "
+                "`farm change 1 --max-running N`",
+                "n1: fits and has room: starts with the next match",
+            ],
         ),
         (
             group(),
