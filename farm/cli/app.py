@@ -664,7 +664,10 @@ def _add_looks(app: typer.Typer, connect: Connect) -> None:
         ] = False,
         json: Json = False,
     ) -> None:
-        """List what runs and gets nowhere: what it is taken for, by which evidence, and what was done."""
+        """List what runs and gets nowhere, and what was done.
+
+        What each is taken for, by which evidence.
+        """
         from farm.cli import stalled as stalls
 
         stalls.stalled(connect(), with_silent=everything, is_json=json)
@@ -1132,12 +1135,25 @@ def _add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> Non
 
         _finish(programs.up(load_settings()))
 
-    @app.command(epilog=examples("FARM_CONFIG=configs/facility.toml farm serve"))
-    def serve() -> None:
+    @app.command(epilog=examples("FARM_CONFIG=configs/facility.toml farm serve", "farm serve --lan"))
+    def serve(
+        lan: Annotated[
+            bool, typer.Option("--lan", help="Answer this network too, and print what to type elsewhere.")
+        ] = False,
+    ) -> None:
         """Start the server that artists talk to."""
         from farm.settings import load_settings
 
-        _finish(programs.serve(load_settings()))
+        if not lan:
+            _finish(programs.serve(load_settings()))
+        from farm.cli import lan as network
+        from farm.cli import show
+
+        address = network.lan_address()
+        settings = network.lan_settings(address)
+        for line in network.what_to_type(settings, address):
+            show.note(line)
+        _finish(programs.serve(settings))
 
     @app.command(epilog=examples("FARM_CONFIG=configs/facility.toml farm scheduler"))
     def scheduler() -> None:
@@ -1482,7 +1498,7 @@ def _add_administration(app: typer.Typer, programs: Programs, connect: Connect) 
 
     @parked.command("replay", epilog=examples("farm parked replay --all", "farm parked replay 3f9a0c1b2d4e"))
     def replay_parked(ids: ParkedIds = None, takes_all: AllParked = False) -> None:
-        """Send messages on to those that they were for, as after an upgrade."""
+        """Send parked messages on, as after an upgrade."""
         from farm.cli import parked
         from farm.settings import load_settings
 

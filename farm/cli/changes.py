@@ -97,6 +97,8 @@ def retry(
     body = {"frames": check_frames(frames), "step": step, "states": list(states)}
     numbers = _numbers(client, jobs) if jobs else _own_with(client, states)
     nothing = f"no task was {' or '.join(states)}"
+    if "done" not in states and "held" not in states:
+        nothing += " (`farm requeue` renders done frames again)"
     if not numbers:
         if is_json:
             show.data([])

@@ -250,7 +250,8 @@ def _check_path(path: Path, typed: str) -> None:
 def _refuse_parameters(wish: Wish) -> None:
     if wish.parameters or wish.environments:
         option = "-p" if wish.parameters else "--environment"
-        raise UserError(f"{option} belongs to a template or bundle (.yaml, .json or a directory)")
+        hint = "; arguments for a scene's renderer stand behind --" if wish.parameters and wish.paths else ""
+        raise UserError(f"{option} belongs to a template or bundle (.yaml, .json or a directory){hint}")
 
 
 def _broken(broken: dict[str, str]) -> tuple[str, ...]:

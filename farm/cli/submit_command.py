@@ -7,13 +7,16 @@ import shlex
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from farm.cli import show
 from farm.cli.client import Client, read
 from farm.cli.progress import follow, is_all_done, outcome
+from farm.cli.show import shown
 from farm.cli.submit import (
     SHOWN_FILES,
     Made,
@@ -27,7 +30,7 @@ from farm.cli.submit import (
     summary,
 )
 from farm.control.views import JobView, PlanView
-from farm.errors import Forbidden, Unavailable, UserError
+from farm.errors import FarmError, Forbidden, Unavailable, UserError
 from farm.model.states import JobState
 from farm.text import plural
 
@@ -95,7 +98,7 @@ def send(
     if is_quiet:
         print(view.job.id, flush=True)
     elif not (is_json and is_waiting):
-        _tell(view, made, answer, is_json=is_json)
+        _tell(view, made, answer, is_json=is_json, warning=_about_pool(client, made.submission.settings.pool))
     return _wait(client, view, is_quiet=is_quiet, is_json=is_json) if is_waiting else 0
 
 
@@ -115,7 +118,21 @@ def _wait(client: Client, view: JobView, *, is_quiet: bool, is_json: bool) -> in
     return 0 if is_all_done(ended) else 1
 
 
-def _tell(view: JobView, made: Made, answer: Any, *, is_json: bool) -> None:
+def _about_pool(client: Client, pool: str | None) -> str:
+    """What to say of a pool that no node is in: it may come, or be misspelt."""
+    if not pool:
+        return ""
+    known: list[str] = []
+    with suppress(FarmError):  # the job is submitted: a hint must not make it look otherwise
+        known = sorted({name for node in client.items("/nodes") for name in node["capabilities"]["pools"]})
+    if not known or pool in known:
+        return ""
+    near = get_close_matches(pool, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return f"no node is in the pool '{shown(pool, 60)}' now; {hint}"
+
+
+def _tell(view: JobView, made: Made, answer: Any, *, is_json: bool, warning: str) -> None:
     if is_json:
         show.data(answer)
         return
@@ -127,6 +144,8 @@ def _tell(view: JobView, made: Made, answer: Any, *, is_json: bool) -> None:
         show.line(f"  paused: `farm resume {job.id}` starts it")
     elif view.waiting:
         show.line(f"  waits: {view.waiting}")
+    if warning:
+        show.note(f"  note: {warning}")
     sys.stdout.flush()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from farm.model.states import JobState
 from farm.model.work import Counts, JobSettings
-from tests.edges.cli_farm import Cli, FakeFarm, a_job, a_view, an_ended_view, page
+from tests.edges.cli_farm import Cli, FakeFarm, a_job, a_node, a_view, an_ended_view, page
 from tests.waiting import wait_until
 
 TEMPLATE = """
@@ -444,3 +444,11 @@ def test_several_jobs_are_waited_for_together(cli: Cli, farm: FakeFarm) -> None:
     assert "other" in result.out
     farm.answer("GET", "/jobs", page())
     assert cli("wait", "12", "14").status == 2
+
+
+def test_a_pool_that_no_node_is_in_is_told_with_the_nearest(cli: Cli, farm: FakeFarm, scene: Path) -> None:
+    takes(farm)
+    farm.answer("GET", "/nodes", page(a_node()))
+    result = cli("submit", "shot.pov", "--frames", "1", "--pool", "defualt")
+    assert result.status == 0
+    assert "no node is in the pool 'defualt' now; did you mean default?" in result.err
