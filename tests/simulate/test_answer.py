@@ -70,7 +70,10 @@ def test_a_scenario_comes_from_a_file(tmp_path: Path) -> None:
         scenario_of(tmp_path / "none.toml")
 
 
-def test_the_command_prints_a_line_for_each_farm(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_prints_a_line_for_each_farm(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     drawing = tmp_path / "what-if.svg"
     simulate(
         file=None,

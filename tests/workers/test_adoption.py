@@ -118,7 +118,8 @@ def test_an_exclusive_renderer_ends_within_the_fence_when_its_agent_hangs(
     agents: Agents, fake_farm: FakeFarm
 ) -> None:
     attempt_id, message = order("sleep", "600", isolation=Isolation.EXCLUSIVE)
-    agent = agents.start(BEST, "real", **SHORT)
+    # A busy machine must not let the fence fall before the agent hangs.
+    agent = agents.start(BEST, "real", **SHORT | {"fence_s": 5.0, "lease_s": 6.0})
     fake_farm.send_launch(message)
     fake_farm.until(lambda: tagged([attempt_id]), "a renderer")
     agent.send_signal(signal.SIGSTOP)

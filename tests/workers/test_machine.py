@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from farm.model.ids import AttemptId
 from farm.model.machines import DeviceKind
 from farm.settings import Settings
+from tests.waiting import wait_until
 from workers import capabilities, cpu_benchmark, processes
 from workers.gauges import Gauges
 
@@ -26,9 +24,7 @@ from workers.gauges import Gauges
 def test_the_cpu_is_measured_once_and_then_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = time.monotonic()
     first = cpu_benchmark.measured(tmp_path, 2)
-    assert time.monotonic() - started < 6, "it takes less than 2 s on a quiet machine"
     assert 0.001 < first.fp32_tflops < 1000
     assert 0.1 < first.memory_bandwidth_gbps < 10_000
     monkeypatch.setattr(cpu_benchmark, "measure", lambda cpus: pytest.fail("measured again"))
@@ -67,21 +63,14 @@ def test_a_node_offers_its_cpu_with_a_slot_for_every_two(
 # --- loads -----------------------------------------------------------------------------------------------
 
 
-def wait_for(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, what
-        threading.Event().wait(0.01)
-
-
 def test_old_loads_are_not_told(tmp_path: Path) -> None:
     gauges = Gauges(tmp_path, period_s=0.05)
     gauges.start()
-    wait_for(lambda: gauges.loads, "loads")
+    wait_until(lambda: gauges.loads, "loads")
     assert [load.device_id for load in gauges.loads] == ["cpu"]
     assert gauges.disk_free_mib
     gauges.stop()
-    wait_for(lambda: not gauges.loads, "old loads are not told")
+    wait_until(lambda: not gauges.loads, "old loads are not told")
     assert gauges.disk_free_mib is None
 
 
@@ -117,8 +106,8 @@ def test_a_broken_plugin_does_not_hide_the_others(
         EntryPoint(name.lower(), f"{plugin_module}:{name}", capabilities.PLUGINS)
         for name in ("GOOD", "ABSENT", "BROKEN", "HANGS", "MISSING")
     ]
-    assert capabilities.software_versions(points, timeout_s=0.5) == {"good": "4.2.1"}
-    assert "broken is taken as absent: no licence" in caplog.text
+    assert capabilities.software_versions(points, timeout_s=3) == {"good": "4.2.1"}
+    wait_until(lambda: "broken is taken as absent: no licence" in caplog.text, "what the broken one says")
     assert "hangs does not tell its version" in caplog.text
     assert "missing is taken as absent" in caplog.text
 
@@ -143,7 +132,7 @@ def test_tagged_processes_are_found_and_killed_and_no_others() -> None:
     mine = subprocess.Popen(command, env={**os.environ, processes.TAG: tag}, start_new_session=True)
     spared = subprocess.Popen(command, env={**os.environ, processes.TAG: other})
     try:
-        wait_for(lambda: processes.tagged([tag]), "the process has begun")
+        wait_until(lambda: processes.tagged([tag]), "the process has begun")
         assert [pid for pid, _ in processes.tagged([tag])] == [mine.pid]
         assert processes.kill_tagged([tag]) == 0
         assert mine.wait(5) == -9
