@@ -46,7 +46,7 @@ check: $(VENV)/.installed-dev
 
 # Most tests wait for processes: three at once keep two cores busy. A file's tests stay together, for its servers.
 test: check
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/pytest -m slow

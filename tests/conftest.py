@@ -25,6 +25,19 @@ settings.register_profile("ridgeline", deadline=None, derandomize=IS_CI)
 settings.load_profile("ridgeline")
 
 
+_SLOW_FIRST = ("e2e", "simulation", "plugins", "workers", "gpu")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files begin first, so that the end of a run does not wait for one of them alone."""
+
+    def rank(item: pytest.Item) -> int:
+        folder = Path(item.path).relative_to(Path(__file__).parent).parts[0]
+        return _SLOW_FIRST.index(folder) if folder in _SLOW_FIRST else len(_SLOW_FIRST)
+
+    items.sort(key=rank)
+
+
 def missing(service: str, why: object) -> None:
     """Skip the test, or fail it where services are required."""
     text = f"{service} is not there: {why}"
