@@ -99,7 +99,7 @@ def keep(
     if idle_since and rules.wide_patience_s is not None:
         # A node kept for what a limit holds up would do nothing.
         waiting = [g for g in groups if is_wide(g) and may_start(g, free or {}) and g.step_id in idle_since]
-        holds = _holds(waiting, views, rules.wide_patience_s, idle_since, now)
+        holds = _holds(waiting, groups, views, rules.wide_patience_s, idle_since, now)
         held = [view for view in views if view.id in holds]
         views = [
             _closed_for(view, holds[view.id], idle_since, now) if view.id in holds else view for view in views
@@ -301,22 +301,29 @@ def _under_caps(views: Sequence[NodeView], caps_w: Mapping[str, float]) -> list[
 
 
 def _holds(
+    wide: Sequence[Group],
     groups: Sequence[Group],
     views: Sequence[NodeView],
     patience_s: float,
     idle_since: Mapping[StepId, float],
     now: float,
 ) -> dict[NodeId, Group]:
-    """The node that each wide group which has waited too long will have room on soonest."""
-    waiting = [group for group in groups if now - idle_since[group.step_id] >= patience_s]
+    """The node that each wide group which has waited too long will have room on soonest.
+
+    Never one that work of a higher priority waits for: that is what priority means.
+    """
+    waiting = [group for group in wide if now - idle_since[group.step_id] >= patience_s]
     most = int(_HOLD_AT_MOST * sum(view.accepts_work for view in views))
     holds: dict[NodeId, Group] = {}
     for group in sorted(waiting, key=lambda g: (-g.priority, g.submitted_at, g.step_id)):
         if len(holds) >= max(1, most):
             break
+        above = {other.demand for other in groups if other.ready > 0 and other.priority > group.priority}
         found = []
         for view in views:
             if view.accepts_work and view.id not in holds and _could(group, view):
+                if any(next(standing(demand, view), None) is None for demand in above):
+                    continue
                 at = _free_at(group, view, now)
                 if at is not None:
                     found.append((at, view.id))

@@ -281,6 +281,17 @@ def test_no_node_is_kept_for_what_a_limit_holds_up() -> None:
     assert keep([wide], [busy], rules, now=9.0, idle_since=idle, free={"limit arnold": 1}).holds
 
 
+def test_no_node_is_kept_that_work_of_a_higher_priority_waits_for() -> None:
+    rules = Rules(wide_patience_s=1.0)
+    farm = [node("a", *TWO, uses=[use("gpu0")]), node("b", *TWO, uses=[use("gpu0")], pools=("other",))]
+    wide = group(1, demand=WIDE, priority=40)
+    idle = {StepId(1): 0.0}
+    above = group(2, demand=Demand(gpus=1, pool="default"), priority=50)
+    assert set(keep([wide, above], farm, rules, now=9.0, idle_since=idle).holds) == {"b"}
+    same = replace(above, priority=40)
+    assert set(keep([wide, same], farm, rules, now=9.0, idle_since=idle).holds) == {"a"}
+
+
 def test_at_most_half_the_nodes_are_kept() -> None:
     rules = Rules(wide_patience_s=1.0)
     farm = [node(name, *TWO, uses=[use("gpu0")]) for name in "abcd"]
@@ -300,7 +311,7 @@ def test_a_wide_task_does_not_starve_among_small_ones() -> None:
             live = [use(d, since=end - 10.0, mean_runtime_s=10.0) for d, end in uses.items()]
             farm = [node("a", *TWO, uses=live)]
             kept = keep([wide, small], farm, rules, now=float(now), idle_since={StepId(1): 0.0})
-            for each in plan_around(by_fifo, [small, replace(wide, priority=40)], kept, limit=9, free={}):
+            for each in plan_around(by_fifo, [small, wide], kept, limit=9, free={}):
                 if each.step_id == 1:
                     started = True
                 else:
