@@ -348,12 +348,12 @@ def test_chunks_grow_to_the_target_and_shrink_towards_the_end(engine: sa.Engine,
         for order in waiting:
             render(order)
         waiting.clear()
-        if len(rendered) in (2, 3, 4):
-            # As a real renderer would, let the scheduler think before the rest is handed out.
+        if len(rendered) >= 2:
+            # As a real renderer would, give the scheduler time before the rest is handed out.
             wait_until(lambda: tasks() != before, "the waiting chunks are cut anew")
     lengths = [len(frames) for frames in rendered]
     assert sorted(frame for frames in rendered for frame in frames) == list(range(1, 81))
     assert lengths[0] == 1
-    assert 4 <= max(lengths) <= 9, lengths
+    assert 4 <= max(lengths) <= 10, lengths
     assert lengths[-1] < max(lengths), lengths
     assert len(rendered) == tasks() < 40

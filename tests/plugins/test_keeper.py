@@ -52,7 +52,7 @@ class Kept:
 
     def keeper(self, verb: str, *words: str) -> None:
         with self.popen(verb, *words) as done:
-            assert done.wait(20) == 0
+            assert done.wait(60) == 0
 
     def popen(self, verb: str, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-IS", keeper.__file__, verb, str(self.directory), *words]
@@ -64,7 +64,7 @@ class Kept:
     def task(self, *words: str) -> tuple[int, list[str]]:
         """Exit status and lines."""
         process = self.start_task(*words)
-        told, _ = process.communicate(timeout=20)
+        told, _ = process.communicate(timeout=60)
         return process.returncode, told.splitlines()
 
     def pid(self, *words: str) -> int:
