@@ -14,6 +14,7 @@ from farm.errors import UserError
 from farm.flow.limits import Ledger, causes, counted, user_room
 from farm.flow.match import Assignment, Group, fifo, fits, plan, queue_ahead
 from farm.flow.predictive import Predictive
+from farm.flow.submit import plan_job, read_bundle_settings, read_limit_needs
 from farm.flow.weights import Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import (
@@ -26,6 +27,7 @@ from farm.model.limits import (
     read_limit,
 )
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, NodeView, Use
+from farm.model.work import JobSettings, Submission
 
 FREE = Weights(slow_penalty=0.0, slow_cap=1e6, idle_in_tail=False, probe_tasks=10**6)
 
@@ -272,3 +274,45 @@ def test_no_policy_exceeds_a_limit_and_none_leaves_work_that_could_start(
             assert farm.could_start() == []
             if turn > 20 or not any(g.ready for g in farm.groups):
                 return
+
+
+# --- how a job says what it takes -----------------------------------------------------------------------
+
+
+def test_a_template_a_bundle_and_a_person_may_name_limits_and_the_most_counts() -> None:
+    step = {
+        "name": "run",
+        "hostRequirements": {"amounts": [{"name": "amount.limit.Arnold", "min": 1}]},
+        "script": {"actions": {"onRun": {"command": "x"}}},
+    }
+    template = {"specificationVersion": "jobtemplate-2023-09", "name": "t", "steps": [step]}
+    _, bundled = read_bundle_settings([{"name": "farm:limits", "value": {"arnold": 2, "nuke": 1}}])
+    made = Submission(name="t", template=template, settings=JobSettings(**bundled))
+    assert limits_needed(plan_job(made, uid="").steps[0].demand.amounts) == (("arnold", 2), ("nuke", 1))
+    plain = replace(made, settings=JobSettings())
+    assert limits_needed(plan_job(plain, uid="").steps[0].demand.amounts) == (("arnold", 1),)
+
+
+@pytest.mark.parametrize("value", [["arnold", "nuke=2"], {"arnold": 1, "nuke": "2"}])
+def test_a_bundle_lists_limits_in_either_way(value: object) -> None:
+    _, told = read_bundle_settings([{"name": "farm:limits", "value": value}])
+    assert told == {"limits": {"arnold": 1, "nuke": 2}}
+    assert read_limit_needs(["arnold", "nuke=2"], what="--limit") == told["limits"]
+
+
+@pytest.mark.parametrize("texts", [["arnold=x"], ["arnold", "arnold=2"], ["=2"], ["a b"]])
+def test_what_a_person_mistypes_is_named(texts: list[str]) -> None:
+    with pytest.raises(UserError, match=r"--limit|cannot be named"):
+        read_limit_needs(texts, what="--limit")
+
+
+@pytest.mark.parametrize("amount", [0, -1, 10**7, True])
+def test_a_job_takes_a_whole_number_of_a_limit(amount: int) -> None:
+    template = {
+        "specificationVersion": "jobtemplate-2023-09",
+        "name": "t",
+        "steps": [{"name": "run", "script": {"actions": {"onRun": {"command": "x"}}}}],
+    }
+    made = Submission(name="t", template=template, settings=JobSettings(limits={"arnold": amount}))
+    with pytest.raises(UserError, match="what a task takes of limit arnold"):
+        plan_job(made, uid="")
