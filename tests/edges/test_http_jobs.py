@@ -672,3 +672,24 @@ def test_a_job_follows_another_frame_by_frame(api: Api, engine: sa.Engine) -> No
     wrong = api.anna.post(f"{V1}/jobs", json=submission("9-12", settings=settings))
     assert wrong.status_code == 400
     assert "does not have 11-12" in wrong.json()["error"]["message"]
+
+
+# --- what the farm adds -----------------------------------------------------------------------------------
+
+
+def test_the_farm_s_own_environments_surround_every_job(engine: sa.Engine, tmp_path: Path) -> None:
+    environment = tmp_path / "conda.yaml"
+    environment.write_text(
+        "specificationVersion: environment-2023-09\nenvironment: {name: Conda, variables: {CONDA: 'yes'}}\n"
+    )
+    with open_api(engine, tmp_path, queue_environments=(environment,)) as api:
+        headers = {"Idempotency-Key": "k"}
+        first = api.anna.post(f"{V1}/jobs", json=submission(), headers=headers)
+        again = api.anna.post(f"{V1}/jobs", json=submission(), headers=headers)
+        assert (first.status_code, again.status_code) == (201, 200)
+        job_id = first.json()["job"]["id"]
+        told = api.anna.get(f"{V1}/jobs/{job_id}/submission").json()
+        assert [each["name"] for each in told["template"]["jobEnvironments"]] == ["Conda"]
+        repeated = api.anna.post(f"{V1}/jobs", json=told).json()["job"]["id"]
+        twice = api.anna.get(f"{V1}/jobs/{repeated}/submission").json()
+        assert twice["template"] == told["template"]
