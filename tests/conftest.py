@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from farm.store import schema
 from farm.store.engine import open_engine
@@ -21,7 +21,9 @@ POSTGRES = os.environ.get("FARM_TEST_POSTGRES", "postgresql://postgres@127.0.0.1
 IS_CI = os.environ.get("FARM_TEST_SERVICES") == "required"
 # No example is late on a busy machine. In CI the examples are the same each time: what turns red there is the
 # change's doing, while every run on a developer's machine looks for new ones.
-settings.register_profile("ridgeline", deadline=None, derandomize=IS_CI)
+settings.register_profile(
+    "ridgeline", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=IS_CI
+)
 settings.load_profile("ridgeline")
 
 
