@@ -788,9 +788,12 @@ class Board:
         return excess
 
     def _cap(self) -> float:
-        backlog_s = self.prices.bound_s if self.prices is not None else 0.0
-        over = max(0.0, backlog_s / self.weights.cap_backlog_s - 1)
+        over = max(0.0, self._backlog_s() / self.weights.cap_backlog_s - 1)
         return self.weights.slow_cap * (1 + over)
+
+    def _backlog_s(self) -> float:
+        """How long the waiting work takes at least."""
+        return self.prices.bound_s if self.prices is not None else 0.0
 
     def _rekey(self, now: float) -> None:
         """The people's order as one number for each group: the smaller, the sooner."""
@@ -801,6 +804,10 @@ class Board:
         else:
             waited = np.maximum(now - self._submitted[:n], 0.0)
             base = self._best[:n] * self._left[:n] * np.exp2(-waited / weights.age_s)
+        if self._backlog_s() > weights.cap_backlog_s:
+            # What is learnt soon helps all the tasks after it.
+            is_probe = ~self._is_known[:n] & (self._running[:n] < weights.probe_tasks)
+            base = np.where(is_probe, base - np.ptp(base) - 1.0, base)
         if weights.priority_mode is PriorityMode.RATE:
             tier = np.zeros(n, np.int64)
         else:

@@ -63,7 +63,8 @@ class Weights:
     )
     cap_patience_s: float = _weight(3600.0, "a group that started nothing for so long starts anywhere")
     cap_backlog_s: float = _weight(
-        3600.0, "the cap opens as the waiting work exceeds this: throughput counts then"
+        3600.0,
+        "as waiting work exceeds this, throughput counts: the cap opens, first tasks of unknown steps lead",
     )
     age_s: float = _weight(1200.0, "waiting this long halves the work left in the order, and so on")
     probe_tasks: int = _weight(

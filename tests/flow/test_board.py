@@ -160,6 +160,17 @@ def test_among_near_equals_priority_comes_first_then_the_shortest_work() -> None
     assert where(board(nodes, groups[:2], runs=runs[:12], weights=oldest).round(0.0, 1)) == {1: ["f"]}
 
 
+def test_the_first_tasks_of_an_unknown_step_lead_while_much_waits() -> None:
+    nodes, groups = [node("f")], [group(1, ready=2), group(2, ready=50)]
+    runs = known(1, 10)
+    little = replace(EVERYTHING, cap_backlog_s=1e6)
+    assert where(board(nodes, groups, runs=runs, weights=little).round(0.0, 1)) == {1: ["f"]}
+    much = replace(EVERYTHING, cap_backlog_s=60.0)
+    assert where(board(nodes, groups, runs=runs, weights=much).round(0.0, 1)) == {2: ["f"]}
+    first = [replace(groups[0], priority=51), groups[1]]
+    assert where(board(nodes, first, runs=runs, weights=much).round(0.0, 1)) == {1: ["f"]}
+
+
 def test_matching_overrides_priority_only_beyond_the_window_and_an_urgent_one_never() -> None:
     nodes = [node("w", WIDE), *(node(f"f{at}", accepts_work=True) for at in range(3))]
     nodes[1:] = [replace(view, uses=(Use(device_id="gpu"),)) for view in nodes[1:]]
