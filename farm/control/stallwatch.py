@@ -186,7 +186,8 @@ class StallWatch:
             if _can_be_copied(seen) and self._policy(seen) in (StallPolicy.COPY, StallPolicy.MIGRATE)
         ]
         steps = []
-        for index, place, gain_s in migrate.speculate(runners, limit=MOST_ACTIONS):
+        after_s = self._settings.stall_after_s
+        for index, place, gain_s in migrate.speculate(runners, after_s=after_s, limit=MOST_ACTIONS):
             seen = running[index]
             text = f"second copy on {place.node_id}, expected to end {gain_s:.0f} s earlier"
             action = Action(kind=ActionKind.COPY, text=text, place=place)

@@ -16,7 +16,8 @@ from farm.text import duration
 
 START_S: Final = 5.0
 """From the decision to the renderer's start: message, slot, session host."""
-LEAST_GAIN_S: Final = 30.0
+LEAST_GAIN_S: Final = 0.25
+"""In parts of the farm's patience."""
 LEAST_GAIN: Final = 0.25
 """Of the new attempt's whole time: estimates are wrong by as much."""
 LOST_WORK: Final = 1.0
@@ -150,7 +151,7 @@ def pays(case: Case, place: Place, *, lost_s: float = 0.0) -> bool:
         return False
     there_s = place.seconds + START_S
     gain_s = case.left_s - there_s - LOST_WORK * lost_s
-    return gain_s > max(LEAST_GAIN_S, LEAST_GAIN * there_s)
+    return gain_s > max(LEAST_GAIN_S * case.after_s, LEAST_GAIN * there_s)
 
 
 def left_s(expected: Expectation, age_s: float) -> float:
@@ -190,7 +191,7 @@ class Runner:
     places: tuple[Place, ...]
 
 
-def speculate(runners: Sequence[Runner], *, limit: int) -> list[tuple[int, Place, float]]:
+def speculate(runners: Sequence[Runner], *, after_s: float, limit: int) -> list[tuple[int, Place, float]]:
     """Which running attempts get a second copy on an idle device: (index, place, seconds gained), most first.
 
     For when nothing is left to start: the copy costs a slot that would idle. Each slot is given once.
@@ -206,7 +207,7 @@ def speculate(runners: Sequence[Runner], *, limit: int) -> list[tuple[int, Place
                 continue
             there_s = place.seconds + START_S
             gain_s = runner.left_s - there_s
-            if gain_s > max(LEAST_GAIN_S, LEAST_GAIN * there_s):
+            if gain_s > max(LEAST_GAIN_S * after_s, LEAST_GAIN * there_s):
                 pairs.append((gain_s, runner.index, place))
     started: set[int] = set()
     for gain_s, index, place in sorted(pairs, key=lambda p: (-p[0], p[1], p[2].node_id, p[2].device_id)):

@@ -157,7 +157,7 @@ def test_each_runner_and_each_slot_is_taken_once_and_every_copy_pays(
         Runner(index=i, model="m", age_s=1.0, left_s=left, places=places)
         for i, (left, places) in enumerate(found)
     ]
-    chosen = speculate(runners, limit=limit)
+    chosen = speculate(runners, after_s=120.0, limit=limit)
     assert len(chosen) <= limit
     assert len({index for index, _, _ in chosen}) == len(chosen)
     assert len({place.node_id for _, place, _ in chosen}) == len(chosen)

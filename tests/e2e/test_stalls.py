@@ -1,0 +1,150 @@
+"""A real farm of two nodes, real renderers that hang, crawl, are stopped or do not exit: found, and moved."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.e2e.farm_under_test import FarmUnderTest, processes_with
+from tests.e2e.services import PrivatePostgres, PrivateRabbit
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.services]
+
+SPIN = """
+import os, sys, time
+frame, output, seconds, tries = sys.argv[1:]
+tries = tries + frame
+first = not os.path.exists(tries)
+open(tries, "a").write("x")
+told = 0
+while (done := time.process_time() / float(seconds)) < 1:
+    sum(range(20_000))
+    if int(done * 20) > told:
+        told = int(done * 20)
+        print(f"openjd_progress: {told * 5}", flush=True)
+open(output, "w").write("whole")
+"""
+HANG_ONCE = 'test -e "$2" && exec cp "$2" "$1"; echo whole > "$2"; echo Developing out.exr; exec sleep 100000'
+HANG = "echo Error: not a word to trust; exec sleep 100000"
+LINGER = 'echo whole > "$1"; exec sleep 100000'
+
+
+@pytest.fixture(scope="module")
+def farm(
+    tmp_path_factory: pytest.TempPathFactory, rabbit: PrivateRabbit, postgres: PrivatePostgres
+) -> Iterator[FarmUnderTest]:
+    farm = FarmUnderTest(
+        tmp_path_factory.mktemp("stalls"),
+        postgres.add_database(),
+        rabbit.add_vhost(),
+        extra={"FARM_STALL_AFTER_S": "4", "FARM_HEARTBEAT_S": "1", "FARM_DRAIN_GRACE_S": "1"},
+    )
+    try:
+        farm.start_all(agents=2)
+        yield farm
+    finally:
+        farm.stop_all()
+
+
+def submit(farm: FarmUnderTest, folder: Path, script: str, *options: str) -> int:
+    return farm.submit(
+        *options, "--frames", "1-1", "--output", str(folder / "####.txt"),
+        "--", "sh", "-c", script, "x", "{output}", str(folder / "tries"),
+    )  # fmt: skip
+
+
+def stalled(farm: FarmUnderTest, job_id: int) -> list[Any]:
+    return [i for i in farm.get("/stalled")["items"] if i["attempt"]["job_id"] == job_id]
+
+
+def spun(farm: FarmUnderTest, folder: Path, frames: str, seconds: float, *options: str) -> int:
+    script = folder / "spin.py"
+    script.write_text(SPIN)
+    return farm.submit(
+        *options, "--frames", frames, "--output", str(folder / "####.txt"),
+        "--", sys.executable, "-S", str(script), "{frame}", "{output}", str(seconds), str(folder / "tries"),
+    )  # fmt: skip
+
+
+def spinner(folder: Path, frame: int) -> psutil.Process:
+    """The process that renders the frame, once there is one."""
+
+    def look() -> psutil.Process | None:
+        for process in processes_with(str(folder / "spin.py")):
+            try:
+                words = process.cmdline()
+            except psutil.NoSuchProcess:
+                continue
+            if str(frame) in words and words[0] == sys.executable:
+                return process
+        return None
+
+    return wait_until(look, f"frame {frame} is being rendered", timeout_s=120)  # type: ignore[return-value]
+
+
+def by_state(farm: FarmUnderTest, job_id: int, what: Callable[[Any], bool]) -> list[Any]:
+    return [attempt for attempt in farm.attempts(job_id) if what(attempt)]
+
+
+def test_one_that_hangs_is_moved_to_the_other_node(farm: FarmUnderTest, tmp_path: Path) -> None:
+    job_id = submit(farm, tmp_path, HANG_ONCE)
+    assert farm.wait_for_job(job_id) == "done"
+    first, second = sorted(farm.attempts(job_id), key=lambda a: a["assigned_at"])
+    assert (first["outcome"], second["outcome"]) == ("stalled", "succeeded")
+    assert first["node_id"] != second["node_id"]
+    assert first["stall"]["kind"] == "hung"
+    assert "Developing out.exr" in first["reason"]
+    assert "1 moved" in farm.farm("job", str(job_id))
+    kinds = [event["kind"] for event in farm.get("/events", limit=1000)["items"] if event["job_id"] == job_id]
+    assert {"attempt-stalled", "attempt-stopped"} <= set(kinds)
+
+
+def test_one_that_has_written_its_file_is_ended_and_its_file_taken(
+    farm: FarmUnderTest, tmp_path: Path
+) -> None:
+    job_id = submit(farm, tmp_path, LINGER)
+    assert farm.wait_for_job(job_id) == "done"
+    (attempt,) = farm.attempts(job_id)
+    assert attempt["stall"]["kind"] == "not-exiting"
+    assert "did not exit" in attempt["warnings"][-1]
+    assert (tmp_path / "0001.txt").read_text() == "whole\n"
+
+
+def test_a_job_may_say_kill(farm: FarmUnderTest, tmp_path: Path) -> None:
+    job_id = submit(farm, tmp_path, HANG, "--on-stall", "kill", "--retries", "0")
+    assert farm.wait_for_job(job_id) == "failed"
+    (attempt,) = farm.attempts(job_id)
+    assert attempt["outcome"] == "job-error"
+    assert attempt["reason"].startswith("stalled, and its job says kill: hung")
+
+
+def test_a_job_may_say_warn(farm: FarmUnderTest, tmp_path: Path) -> None:
+    job_id = submit(farm, tmp_path, HANG, "--on-stall", "warn")
+    (item,) = wait_until(lambda: stalled(farm, job_id), "it is told", timeout_s=60)
+    assert (item["stall"]["kind"], item["stall"]["action"]) == ("hung", "")
+    assert f"{job_id}" in farm.farm("stalled")
+    assert "taken for hung" in farm.farm("why", str(job_id))
+    assert farm.job(job_id)["counts"]["running"] == 1
+    farm.farm("cancel", str(job_id))
+    assert farm.wait_for_job(job_id) == "cancelled"
+
+
+def test_one_that_was_stopped_gets_a_copy_that_wins(farm: FarmUnderTest, tmp_path: Path) -> None:
+    job_id = spun(farm, tmp_path, "1-1", 20)
+    process = spinner(tmp_path, 1)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert farm.wait_for_job(job_id, timeout_s=180) == "done"
+    wait_until(lambda: not by_state(farm, job_id, lambda a: a["finished_at"] is None), "both have ended")
+    first, second = sorted(farm.attempts(job_id), key=lambda a: a["assigned_at"])
+    assert first["stall"]["kind"] == "stopped", first
+    assert (second["origin"], second["state"]) == ("copy", "succeeded")
+    assert first["state"] in ("cancelled", "superseded")
+    wait_until(lambda: not processes_with(str(tmp_path / "spin.py")), "no renderer is left")
