@@ -110,18 +110,6 @@ MUTANTS: tuple[Mutant, ...] = (
         profile="messages",
     ),
     Mutant(
-        name="a late end makes a done task done again",
-        cuts=(
-            Cut(
-                "farm.flow.report:_settle_success",
-                "task.state in (TaskState.DONE, TaskState.CANCELLED)",
-                "False",
-            ),
-        ),
-        profile="cut",
-        seeds=60,
-    ),
-    Mutant(
         name="a lost node spends the task's retries",
         cuts=(
             Cut(
@@ -216,12 +204,6 @@ MUTANTS: tuple[Mutant, ...] = (
         profile="messages",
     ),
     Mutant(
-        name="an attempt that was accepted is forgotten",
-        cuts=(Cut(f"{_LIFECYCLE}._launch", "if order.attempt_id in self._forgotten:", "if False:"),),
-        profile="short",
-        seeds=60,
-    ),
-    Mutant(
         name="a node takes more than its slots",
         cuts=(
             Cut(
@@ -284,28 +266,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # files
     Mutant(
-        name="a publication is committed over another one",
-        cuts=(
-            Cut(
-                "workers.staging:_commit",
-                "os.link(manifest, stage.marker)",
-                "os.replace(manifest, stage.marker)",
-            ),
-            Cut(
-                "workers.staging:publish",
-                "if earlier is not None:\n            return earlier\n        known",
-                "known",
-            ),
-        ),
-        profile="cut",
-        seeds=60,
-    ),
-    Mutant(
         name="a file is told by its size alone",
         cuts=(Cut("workers.staging:_is_this", "and inode in (None, status.st_ino)", ""),),
         said="I2",
-        profile="requeues",
-        seeds=100,
+        profile="storm",
+        seeds=150,
     ),
     Mutant(
         name="a stage is removed although its files are not published",
