@@ -56,14 +56,19 @@ def test_a_long_outage_of_the_broker_restarts_nothing(
 ) -> None:
     farm = farms(agents=AGENTS, slots=RUNNING // AGENTS)
     seconds = OUTAGE_S + 60
-    job = MarkedJob(farm, tmp_path / "frames", RUNNING).submit("seconds", str(seconds))
+    # This renderer sleeps: the farm would take it for hung, and start a second copy.
+    job = MarkedJob(farm, tmp_path / "frames", RUNNING)
+    job.submit("seconds", str(seconds), options=("--on-stall", "warn"))
     wait_until(lambda: len(job.renderers()) >= RUNNING, "that all run", timeout_s=300)
     rabbit.kill()
     before = {process.pid for process in job.renderers()}
     time.sleep(OUTAGE_S)
     assert {process.pid for process in job.renderers()} == before, "a renderer ended in the outage"
     rabbit.start()
-    job.check_done(most_starts=RUNNING, timeout_s=seconds + 200)
+    assert farm.wait_for_job(job.id, timeout_s=seconds + 200) == "done"
+    others = [f"{a['state']}: {a['reason']}" for a in farm.attempts(job.id) if a["state"] != "succeeded"]
+    assert others == [], "something was started again"
+    job.check_done(most_starts=RUNNING)
 
 
 def test_a_scheduler_takes_over_and_servers_stand_in_for_each_other(farms: Farms, tmp_path: Path) -> None:
