@@ -272,12 +272,6 @@ MUTANTS: tuple[Mutant, ...] = (
         profile="storm",
         seeds=150,
     ),
-    Mutant(
-        name="a stage is removed although its files are not published",
-        cuts=(Cut("workers.staging:remove_stage", "and not _is_published(final, marker)", "and False"),),
-        profile="requeues",
-        seeds=60,
-    ),
 )
 
 
