@@ -1050,18 +1050,32 @@ class Board:
         able = np.array([fits[demand] for fits in self._fits])[self._place_kinds[:count]]
         takes = median + np.where(self._place_last[:count] == row, warm, cold)
         here = float(takes[at])
-        better = (takes < _BETTER * here) & self._place_accepts[:count] & able
-        if not better.any():
+        better = np.flatnonzero((takes < _BETTER * here) & self._place_accepts[:count] & able)
+        group = self._groups[row]
+        assert group is not None
+        if group.avoid:
+            shunned = [other for node in group.avoid for other in self._places_of.get(node, ())]
+            better = better[~np.isin(better, shunned)]
+        if not len(better):
             return True
-        until = self._place_until[:count][better]
-        since = self._place_since[:count][better]
+        until = self._place_until[better]
+        since = self._place_since[better]
         # Longer than predicted already: it may take as long again as it is late.
         late = np.where(until > 0, np.maximum(now - until, 0.0), 0.0)
         wait = np.where(
             until > 0, np.maximum(until - now, 0.15 * np.maximum(until - since, 0.0) + 0.5 * late), 0.0
         )
         could = np.floor(np.maximum(here - wait - _TAIL_SLACK_S, 0.0) / takes[better])
-        return int(could.sum()) < self.waiting
+        soon = 0
+        for other, tasks in zip(better.tolist(), could.tolist(), strict=True):
+            if soon >= self.waiting:
+                break
+            place = self._places[other]
+            # One that is free and cannot start it (no memory left, say) is no reason to wait.
+            is_free = other in self._kind_free[place.kind]
+            if not is_free or self._can_start(row, self._rooms[place.node_id], place.device):
+                soon += int(tasks)
+        return soon < self.waiting
 
 
 def _least(rows: Ints, values: Floats) -> Ints:

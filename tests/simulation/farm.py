@@ -31,9 +31,8 @@ FAULTS_S = 90.0
 """60 % of the time that a seed is given before it must begin to end."""
 AFTERWARDS_S = 25.0
 REST_S = 60.0
-LIVENESS_S = 1_200.0
-"""Nothing is wrong any more; within this time every task must have ended. A task may avoid the nodes on which
-it failed for a quarter of an hour."""
+LIVENESS_S = 600.0
+"""Nothing is wrong any more; within this time every task must have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
