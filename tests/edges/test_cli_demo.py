@@ -134,7 +134,7 @@ def test_a_demo_that_is_stopped_leaves_nothing_running(
     with (tmp_path / "err").open("wb") as err:
         demo = subprocess.Popen([*FARM, "demo", "--frames", "24"], env=bare, stdout=err, stderr=err)
     try:
-        wait_until(lambda: b"running" in (tmp_path / "err").read_bytes(), "a frame runs", timeout_s=60)
+        wait_until(lambda: b"submitted job" in (tmp_path / "err").read_bytes(), "a job begins", timeout_s=60)
         demo.send_signal(number)
         assert demo.wait(60) == status
     finally:

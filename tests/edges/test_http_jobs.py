@@ -482,7 +482,7 @@ def test_why_of_a_task_tells_where_it_runs_or_when_it_is_tried_again(api: Api, e
         db.execute(sa.update(StepRow).values(licence_until=0.0))
     assert "starts with the next match" in _why(api, f"/tasks/{tasks[1]}")[0]  # there is no other node
     _enrol(engine, "blade-2")
-    assert "failed on blade: other nodes may try first, for a minute" in _why(api, f"/tasks/{tasks[1]}")[0]
+    assert "failed on blade: other nodes may try first, for a while" in _why(api, f"/tasks/{tasks[1]}")[0]
     api.anna.post(f"{V1}/jobs/{job_id}/cancel", json={"task_ids": tasks[2:3]})
     assert _why(api, f"/tasks/{tasks[2]}") == ["Render: the task is cancelled: cancelled by anna"]
 
