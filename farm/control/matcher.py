@@ -111,7 +111,7 @@ class Matcher:
             return self._plan(db, groups, views, limit=limit, free=free)
 
         plan = plan_around(policy, groups, kept, limit=limit, free=free)
-        return plan + match.queue_ahead(groups, kept.views, plan, limit=limit)
+        return match.merged(plan + match.queue_ahead(groups, kept.views, plan, limit=limit))
 
     def _plan(
         self,

@@ -80,7 +80,7 @@ _LOG = logging.getLogger(__name__)
 
 _WATCH_EVERY_S = 1.0
 _LINGER_S = 0.008
-_BUSY_LINGER_S = 0.025
+_BUSY_LINGER_S = 0.06
 _BUSY = 20
 """Reports come in crowds: a round for each would cost more than this wait. After a round that gave out
 more than `_BUSY` tasks the wait is longer: throughput counts then, not the single task."""

@@ -740,13 +740,13 @@ AHEAD: Final = 8
 """How many short tasks may wait on a device for each of its slots."""
 
 
-def merged(plan: Sequence[Assignment]) -> list[Assignment]:
+def merged(plan: Sequence[Assignment]) -> tuple[Assignment, ...]:
     """The same plan with one assignment for each step on a device, in the order of their first ones."""
     counts: dict[Assignment, int] = {}
     for assignment in plan:
         place = replace(assignment, count=0)
         counts[place] = counts.get(place, 0) + assignment.count
-    return [replace(place, count=count) for place, count in counts.items()]
+    return tuple(replace(place, count=count) for place, count in counts.items())
 
 
 def queue_ahead(

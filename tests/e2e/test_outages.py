@@ -56,7 +56,7 @@ def test_a_long_outage_of_the_broker_restarts_nothing(
 ) -> None:
     farm = farms(agents=AGENTS, slots=RUNNING // AGENTS)
     seconds = OUTAGE_S + 60
-    # This renderer sleeps: the farm would take it for hung, and start a second copy.
+    # A renderer that only sleeps may be taken for hung: this is not about what happens then.
     job = MarkedJob(farm, tmp_path / "frames", RUNNING)
     job.submit("seconds", str(seconds), options=("--on-stall", "warn"))
     wait_until(lambda: len(job.renderers()) >= RUNNING, "that all run", timeout_s=300)

@@ -491,4 +491,4 @@ def test_a_merged_plan_has_one_assignment_for_each_step_on_a_device() -> None:
         )
 
     given_plan = [to(1, "a", 2), to(2, "a", 1), to(1, "b", 1), to(1, "a", 3)]
-    assert merged(given_plan) == [to(1, "a", 5), to(2, "a", 1), to(1, "b", 1)]
+    assert merged(given_plan) == (to(1, "a", 5), to(2, "a", 1), to(1, "b", 1))
