@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,10 @@ settings.register_profile(
 )
 settings.load_profile("ridgeline")
 
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in a background job of a script: what tests start would inherit it, and not hear their Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SLOW_FIRST = ("e2e", "simulation", "plugins", "workers", "gpu")
 
