@@ -19,14 +19,10 @@ from typing import Any, Final
 
 from farm.cli.show import shown
 from farm.errors import UserError
+from farm.flow.bundle_settings import read_bundle_settings
 from farm.flow.environments import with_environments
-from farm.flow.submit import (
-    MAX_TEMPLATE_BYTES,
-    check_environment_template,
-    is_environment_template,
-    load_template_text,
-    read_bundle_settings,
-)
+from farm.flow.submit import check_environment_template, is_environment_template
+from farm.flow.template_text import MAX_TEMPLATE_BYTES, load_template_text
 from farm.model.frames import canonical
 from farm.model.plugin import SubmitOptions
 from farm.model.work import JobSettings, OutputSpec, Submission

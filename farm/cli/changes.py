@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from farm.cli import show
 from farm.cli.client import Client, read
-from farm.cli.looks import check_frames, find_job, find_node
+from farm.cli.naming import check_frames, find_job, find_node
 from farm.control.views import ChangedView, FarmView, JobView
 from farm.errors import UserError
 from farm.flow.order import parse_order

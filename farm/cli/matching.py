@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from farm.cli import show
 from farm.cli.client import Client, read
-from farm.cli.looks import find_job
+from farm.cli.naming import find_job
 from farm.cli.show import Column, cell
 from farm.cli.stalled import costs_told
 from farm.control.views import MatchingView, PolicySpread, ProfileView, StepProfile

@@ -11,7 +11,7 @@ from typing import Final
 from farm.cli import inline_image, show
 from farm.cli.client import Client, read
 from farm.cli.contact_sheet import contact_sheet
-from farm.cli.looks import check_frames, find_job
+from farm.cli.naming import check_frames, find_job
 from farm.errors import NotFound, UserError
 from farm.model.attempts import Attempt
 from farm.model.states import AttemptState

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from farm.cli.bundle import absolute_paths, read_parameters, unknown_parameter
 from farm.cli.client import Client, read
-from farm.cli.looks import find_job
+from farm.cli.naming import find_job
 from farm.cli.submit import Made, Wish, chosen_settings
 from farm.cli.submit_command import check_way, send
 from farm.control.fields import label_frames

@@ -15,8 +15,9 @@ from farm.cli.bundle import SUFFIXES, Bundle, bundle_submission, read_bundle, re
 from farm.cli.plugins import COMMAND, load_plugins, plugin_for
 from farm.cli.show import shown
 from farm.errors import UserError
+from farm.flow.bundle_settings import read_limit_needs
 from farm.flow.order import parse_order
-from farm.flow.submit import TaskSpace, plan_job, read_limit_needs
+from farm.flow.submit import TaskSpace, plan_job
 from farm.model.frames import describe, expand_pattern, has_frame, parse_frames, part_name
 from farm.model.ids import JobId
 from farm.model.plugin import Plugin, Preview, SubmitOptions

@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -23,6 +22,7 @@ from farm.errors import UserError
 from farm.flow.chunks import cut, packed, unpacked
 from farm.flow.classify import classify
 from farm.flow.order import parse_order
+from farm.flow.template_text import MAX_INT, check_text, check_tree, shown
 from farm.model.frames import (
     MAX_FRAME,
     MAX_FRAMES,
@@ -46,8 +46,6 @@ from farm.model.work import (
 from farm.text import clean
 
 MAX_STEPS: Final = 1_000
-MAX_TEMPLATE_BYTES: Final = 5_000_000
-MAX_DEPTH: Final = 32
 MAX_NAME: Final = 255
 MAX_RETRIES: Final = 100
 MAX_PARAMETER_CHARS: Final = 2_000_000
@@ -61,7 +59,6 @@ SOFTWARE_ATTRIBUTE: Final = "attr.farm.software"
 PROBE_ATTRIBUTE: Final = "attr.farm.probe"
 """anyOf [yes]: the step is a short probe of those that depend on it, and keeps nothing that it writes."""
 
-_MAX_INT: Final = 2**63 - 1
 _MAX_LINES: Final = 20
 _MAX_LABEL: Final = 100
 _FRAME_NAMES: Final = ("Frame", "Frames")
@@ -139,7 +136,7 @@ def plan_job(submission: Submission, *, uid: str) -> JobPlan:
         total += count
         if total > MAX_TASKS_PER_JOB:
             raise UserError(
-                f"the job holds more than {MAX_TASKS_PER_JOB:,} tasks (up to step '{_shown(step.name)}'); "
+                f"the job holds more than {MAX_TASKS_PER_JOB:,} tasks (up to step '{shown(step.name)}'); "
                 "use chunks of frames, or several jobs"
             )
         demand, tag, is_probe = _demand(step, submission)
@@ -147,7 +144,7 @@ def plan_job(submission: Submission, *, uid: str) -> JobPlan:
         if output is not None:
             space.check_output(step.name)
             if is_probe:
-                raise UserError(f"step '{_shown(step.name)}' is a probe, and keeps no output")
+                raise UserError(f"step '{shown(step.name)}' is a probe, and keeps no output")
         values = space.frame_values(step.name)
         steps.append(
             StepPlan(
@@ -166,7 +163,7 @@ def plan_job(submission: Submission, *, uid: str) -> JobPlan:
         )
         if space.is_adaptive(step.name) and space.chunk_target_s(step.name) is None:
             warnings.append(
-                f"step '{_shown(step.name)}' asks for chunks of a target run time, and has other parameters "
+                f"step '{shown(step.name)}' asks for chunks of a target run time, and has other parameters "
                 "or gaps in its frames: the farm makes chunks of the template's default size"
             )
     directories = dict.fromkeys(parameters[output.directory_parameter][1] for output in submission.outputs)
@@ -315,7 +312,7 @@ class TaskSpace:
         """Raise UserError when two tasks of the step would write the same file, or a task an impossible
         one."""
         output = self._outputs[step]
-        where = f"the output of step '{_shown(step)}'"
+        where = f"the output of step '{shown(step)}'"
         if output.frames_parameter is None:
             if has_frame(output.file_pattern):
                 raise UserError(f"{where} has # in its file name but names no frame parameter")
@@ -325,14 +322,14 @@ class TaskSpace:
         values = _int_values(self._definitions[step][output.frames_parameter])
         if len(values) > 1 and not has_frame(output.file_pattern):
             raise UserError(
-                f"{where}: all frames would be written to '{_shown(output.file_pattern)}'; "
+                f"{where}: all frames would be written to '{shown(output.file_pattern)}'; "
                 "put #### where the frame number goes"
             )
         told_apart = (output.frames_parameter, output.part_parameter)
         others = [name for name in self._definitions[step] if name not in told_apart]
         if len(set(values)) < len(values) or (others and self._repeats_frames(step)):
             told = f"tasks that differ in {', '.join(others)} only" if others else "tasks of the same frame"
-            raise UserError(f"{where}: {told} would write the same file '{_shown(output.file_pattern)}'")
+            raise UserError(f"{where}: {told} would write the same file '{shown(output.file_pattern)}'")
 
     def _repeats_frames(self, step: str) -> bool:
         seen: set[int] = set()
@@ -358,7 +355,7 @@ class TaskSpace:
             return None
         if any(abs(edge) > MAX_FRAME for edge in _edges(self._definitions[step][name].range)):
             raise UserError(
-                f"step '{_shown(step)}': frames of {name} lie between -{MAX_FRAME:,} and {MAX_FRAME:,}"
+                f"step '{shown(step)}': frames of {name} lie between -{MAX_FRAME:,} and {MAX_FRAME:,}"
             )
         return name
 
@@ -388,7 +385,7 @@ def _iterator(step: Any) -> Any:
         held = _range_length(definition.range)
         if held > MAX_FRAMES:
             raise UserError(
-                f"step '{_shown(step.name)}': {name} holds {held:,} frames; the most is {MAX_FRAMES:,}"
+                f"step '{shown(step.name)}': {name} holds {held:,} frames; the most is {MAX_FRAMES:,}"
             )
     return StepParameterSpaceIterator(space=step.parameterSpace, chunks_task_count_override=size)
 
@@ -437,11 +434,11 @@ def _length(step: str, iterator: Any) -> int:
     try:
         count = len(iterator)
     except OverflowError:  # beyond what len() can say
-        count = _MAX_INT
+        count = MAX_INT
     if count > MAX_TASKS_PER_JOB:
-        told = f"{count:,}" if count < _MAX_INT else f"more than {10**18:,}"
+        told = f"{count:,}" if count < MAX_INT else f"more than {10**18:,}"
         raise UserError(
-            f"step '{_shown(step)}' holds {told} tasks; the most is {MAX_TASKS_PER_JOB:,}: "
+            f"step '{shown(step)}' holds {told} tasks; the most is {MAX_TASKS_PER_JOB:,}: "
             "use chunks of frames, or several jobs"
         )
     return count
@@ -451,7 +448,7 @@ def _range_length(values: Any) -> int:
     try:
         return len(values)
     except OverflowError:
-        return _MAX_INT
+        return MAX_INT
 
 
 def _int_values(definition: Any) -> Sequence[int]:
@@ -482,7 +479,7 @@ def _create(template: dict[str, Any], given: Mapping[str, str]) -> tuple[Any, di
     """The library's job, and all its parameters as (type, text)."""
     from openjd.model import create_job, decode_job_template, preprocess_job_parameters
 
-    _check_object(template, "the template")
+    check_tree(template, "the template")
     _check_steps(template)
     _check_parameters(given)
     try:
@@ -521,7 +518,7 @@ def check_job_template(template: dict[str, Any]) -> None:
     """Raise UserError for a template that no parameters could make a job of."""
     from openjd.model import decode_job_template
 
-    _check_object(template, "the template")
+    check_tree(template, "the template")
     _check_steps(template)
     try:
         decode_job_template(template=template, supported_extensions=EXTENSIONS)
@@ -533,7 +530,7 @@ def check_environment_template(template: dict[str, Any]) -> None:
     """Raise UserError for an environment template that is wrong."""
     from openjd.model import decode_environment_template
 
-    _check_object(template, "the environment template")
+    check_tree(template, "the environment template")
     try:
         decode_environment_template(template=template, supported_extensions=EXTENSIONS)
     except _LIBRARY_ERRORS as error:
@@ -551,12 +548,12 @@ def _lines(error: Exception) -> str:
         return f"\n  it cannot be read ({type(error).__name__}: {told})"
     text = re.sub(r":\n\t", ": ", str(error))
     lines = [line for line in text.splitlines() if not re.fullmatch(r"\d+ validation errors? for \w+", line)]
-    shown = [clean(line.strip(), limit=400, one_line=True) for line in lines[:_MAX_LINES] if line.strip()]
+    kept = [clean(line.strip(), limit=400, one_line=True) for line in lines[:_MAX_LINES] if line.strip()]
     if len(lines) > _MAX_LINES:
-        shown.append(f"and {len(lines) - _MAX_LINES:,} more")
-    if any(re.search(r"-> range\b", line) for line in shown):
-        shown.append("(a range is text like 1-10, 1-9:2 or 1,5,9-12: rising, and no number twice)")
-    return "".join(f"\n  {line}" for line in shown)
+        kept.append(f"and {len(lines) - _MAX_LINES:,} more")
+    if any(re.search(r"-> range\b", line) for line in kept):
+        kept.append("(a range is text like 1-10, 1-9:2 or 1,5,9-12: rising, and no number twice)")
+    return "".join(f"\n  {line}" for line in kept)
 
 
 def _as_text(name: str, kind: str, value: Any) -> str:
@@ -569,50 +566,11 @@ def _as_text(name: str, kind: str, value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, default=str)
     else:
         text = str(value)
-    if kind == "INT" and abs(int(text)) > _MAX_INT:
+    if kind == "INT" and abs(int(text)) > MAX_INT:
         raise ValueError(f"Value for parameter {name} does not fit 64 bits.")
     if kind == "FLOAT" and not math.isfinite(float(text)):
         raise ValueError(f"Value ({text}) for parameter {name} is no finite number.")
     return text
-
-
-def _check_object(value: Any, what: str) -> None:
-    """Raise UserError unless `value` is a tree that JSON can hold and that is not too deep. No recursion."""
-    if not isinstance(value, dict):
-        raise UserError(f"{what} must be a mapping of names to values, as in 'name: value' lines")
-    stack: list[tuple[Any, int]] = [(value, 1)]
-    while stack:
-        node, depth = stack.pop()
-        if depth > MAX_DEPTH:
-            raise UserError(f"{what} is nested more than {MAX_DEPTH} levels deep")
-        if isinstance(node, dict):
-            for key, child in node.items():
-                if not isinstance(key, str):
-                    raise UserError(f"{what} has the key {_shown(repr(key))}, which is no text: quote it")
-                _check_text(key, f"a key of {what}")
-                stack.append((child, depth + 1))
-        elif isinstance(node, list):
-            stack.extend((child, depth + 1) for child in node)
-        elif isinstance(node, str):
-            _check_text(node, what)
-        elif isinstance(node, float):
-            if not math.isfinite(node):
-                raise UserError(f"{what} holds {node}, which is no finite number")
-        elif isinstance(node, int):
-            if abs(node) > _MAX_INT:
-                raise UserError(f"{what} holds a number that does not fit 64 bits")
-        elif node is not None:
-            raise UserError(f"{what} holds {_shown(str(node))} as a {type(node).__name__}: put it in quotes")
-
-
-def _check_text(text: str, what: str) -> None:
-    if "\0" in text:
-        raise UserError(f"{what} holds a NUL character: {_shown(text)}")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"{what} holds half a character (a lone surrogate): {_shown(text)}") from None
 
 
 def _check_steps(template: dict[str, Any]) -> None:
@@ -634,7 +592,7 @@ def _check_steps(template: dict[str, Any]) -> None:
     circle = _circle(needs)
     if circle:
         raise UserError(
-            "the template's steps wait for each other in a circle: " + " -> ".join(map(_shown, circle))
+            "the template's steps wait for each other in a circle: " + " -> ".join(map(shown, circle))
         )
 
 
@@ -661,13 +619,13 @@ def _circle(needs: Mapping[str, list[str]]) -> list[str]:
 def _check_parameters(given: Mapping[str, str]) -> None:
     for name, text in given.items():
         if not isinstance(text, str):
-            raise UserError(f"parameter {_shown(str(name))} must be text, not {type(text).__name__}")
+            raise UserError(f"parameter {shown(str(name))} must be text, not {type(text).__name__}")
         if len(text) > MAX_PARAMETER_CHARS:
             raise UserError(
-                f"parameter {_shown(name)} is {len(text):,} characters long; "
+                f"parameter {shown(name)} is {len(text):,} characters long; "
                 f"the most is {MAX_PARAMETER_CHARS:,}"
             )
-        _check_text(text, f"parameter {_shown(name)}")
+        check_text(text, f"parameter {shown(name)}")
 
 
 def _check_ranges(job: Any) -> None:
@@ -677,9 +635,9 @@ def _check_ranges(job: Any) -> None:
         for name, definition in step.parameterSpace.taskParameterDefinitions.items():
             if definition.type.value not in _INT_TYPES:
                 continue
-            if any(abs(edge) > _MAX_INT for edge in _edges(definition.range)):
+            if any(abs(edge) > MAX_INT for edge in _edges(definition.range)):
                 raise UserError(
-                    f"step '{_shown(step.name)}': a number in the range of {name} does not fit 64 bits"
+                    f"step '{shown(step.name)}': a number in the range of {name} does not fit 64 bits"
                 )
 
 
@@ -693,9 +651,9 @@ def _check_paths(parameters: Mapping[str, tuple[str, str]]) -> None:
         if kind != "PATH" or text == "":
             continue
         if clean(text, one_line=True, limit=len(text)) != text:
-            raise UserError(f"parameter {name}: the path holds a control character: {_shown(text)}")
+            raise UserError(f"parameter {name}: the path holds a control character: {shown(text)}")
         if not _is_absolute(text):
-            raise UserError(f"parameter {name}: '{_shown(text)}' is a relative path; give the whole path")
+            raise UserError(f"parameter {name}: '{shown(text)}' is a relative path; give the whole path")
 
 
 def _is_absolute(path: str) -> bool:
@@ -712,7 +670,7 @@ def _outputs_by_step(
     by_step: dict[str, OutputSpec] = {}
     steps = {step.name: step for step in job.steps}
     for output in outputs:
-        where = f"the output of step '{_shown(output.step)}'"
+        where = f"the output of step '{shown(output.step)}'"
         if output.step not in steps:
             raise UserError(f"an output names {_nearest('step', output.step, steps)}")
         if output.step in by_step:
@@ -725,7 +683,7 @@ def _outputs_by_step(
             raise UserError(f"{where}: job parameter {output.directory_parameter} is {kind}, not PATH")
         if not directory or not _is_absolute(directory) or "://" in directory:
             raise UserError(
-                f"{where}: the directory '{_shown(directory)}' (job parameter {output.directory_parameter}) "
+                f"{where}: the directory '{shown(directory)}' (job parameter {output.directory_parameter}) "
                 "is no absolute path"
             )
         _check_pattern(where, output.file_pattern)
@@ -739,13 +697,13 @@ def _outputs_by_step(
                 raise UserError(f"{where}: task parameter {output.frames_parameter} holds no whole numbers")
             part = output.part_parameter
             if part is not None and (part not in defined or defined[part].type.value != "INT"):
-                raise UserError(f"{where}: there is no task parameter {_shown(part)} of whole numbers")
+                raise UserError(f"{where}: there is no task parameter {shown(part)} of whole numbers")
         by_step[output.step] = output
     return by_step
 
 
 def _check_pattern(where: str, pattern: str) -> None:
-    told = f"{where}: the file name '{_shown(pattern)}'"
+    told = f"{where}: the file name '{shown(pattern)}'"
     if not pattern.strip() or len(pattern) > MAX_NAME:
         raise UserError(f"{told} must have 1 to {MAX_NAME} characters")
     if clean(pattern, one_line=True) != pattern:
@@ -757,8 +715,8 @@ def _check_pattern(where: str, pattern: str) -> None:
 
 def _nearest(what: str, name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, list(known), n=1)
-    hint = f"; did you mean '{_shown(close[0])}'?" if close else ""
-    return f"the {what} '{_shown(name)}', which the template does not have{hint}"
+    hint = f"; did you mean '{shown(close[0])}'?" if close else ""
+    return f"the {what} '{shown(name)}', which the template does not have{hint}"
 
 
 # --- demand -------------------------------------------------------------------------------------------------
@@ -793,7 +751,7 @@ def _demand(step: Any, submission: Submission) -> tuple[Demand, Tag | None, bool
             continue
         if name == SOFTWARE_ATTRIBUTE:
             if wanted_any:
-                raise UserError(f"step '{_shown(step.name)}': {SOFTWARE_ATTRIBUTE} takes allOf, not anyOf")
+                raise UserError(f"step '{shown(step.name)}': {SOFTWARE_ATTRIBUTE} takes allOf, not anyOf")
             software.update(wanted_all)
             continue
         if wanted_any:
@@ -823,7 +781,7 @@ def _tag(step: str, values: set[str]) -> Tag:
     strange = sorted(values - {tag.value for tag in Tag})
     if strange:
         raise UserError(
-            f"step '{_shown(step)}': {PROFILE_ATTRIBUTE} is '{strange[0]}'; it is one of {', '.join(Tag)}"
+            f"step '{shown(step)}': {PROFILE_ATTRIBUTE} is '{strange[0]}'; it is one of {', '.join(Tag)}"
         )
     if {Tag.COMPUTE.value, Tag.BANDWIDTH.value} <= values:
         return Tag.BALANCED
@@ -839,7 +797,7 @@ def _check_name(what: str, name: str) -> None:
     if len(name) > MAX_NAME:
         raise UserError(f"{what} is {len(name):,} characters long; the most is {MAX_NAME}")
     if clean(name, one_line=True) != name:
-        raise UserError(f"{what} holds a control character: '{_shown(name)}'")
+        raise UserError(f"{what} holds a control character: '{shown(name)}'")
 
 
 def _check_settings(settings: JobSettings) -> None:
@@ -850,16 +808,16 @@ def _check_settings(settings: JobSettings) -> None:
         _check_range("the tasks running at once", settings.max_running, 1, MAX_TASKS_PER_JOB)
     for name, amount in settings.limits.items():
         check_limit_name(name)
-        _check_range(f"what a task takes of limit {_shown(name)}", amount, 1, MAX_LIMIT)
+        _check_range(f"what a task takes of limit {shown(name)}", amount, 1, MAX_LIMIT)
     for job_id in settings.depends_on:
-        _check_range("the job waited for", job_id, 1, _MAX_INT)
+        _check_range("the job waited for", job_id, 1, MAX_INT)
     if settings.pool is not None:
         for pool in settings.pool.split(","):
             _check_name("the pool's name", pool)
     if settings.user:
         _check_name("the user's name", settings.user)
     if settings.order and parse_order(settings.order) != settings.order:
-        raise UserError(f"the order '{_shown(settings.order)}' must be written {parse_order(settings.order)}")
+        raise UserError(f"the order '{shown(settings.order)}' must be written {parse_order(settings.order)}")
     if settings.project:
         _check_name("the project's name", settings.project)
     timeout_s = settings.timeout_s
@@ -869,7 +827,7 @@ def _check_settings(settings: JobSettings) -> None:
 
 def _check_range(what: str, value: int, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise UserError(f"{what}: {_shown(str(value))} is no whole number from {least:,} to {most:,}")
+        raise UserError(f"{what}: {shown(str(value))} is no whole number from {least:,} to {most:,}")
 
 
 def _check_hints(hints: Mapping[str, float | str]) -> None:
@@ -880,280 +838,6 @@ def _check_hints(hints: Mapping[str, float | str]) -> None:
         if isinstance(value, str):
             if len(value) > MAX_NAME:
                 raise UserError(f"the hint {name} is longer than {MAX_NAME} characters")
-            _check_text(value, f"the hint {name}")
+            check_text(value, f"the hint {name}")
         elif not isinstance(value, int | float) or not math.isfinite(value):
             raise UserError(f"the hint {name} is {value}, which is no finite number")
-
-
-def _shown(text: str) -> str:
-    return clean(text, limit=80, one_line=True)
-
-
-# --- files of a bundle --------------------------------------------------------------------------------------
-
-_OURS: Final[Mapping[str, str]] = {
-    "priority": "priority",
-    "pool": "pool",
-    "project": "project",
-    "preempt": "preempts",
-    "paused": "is_paused",
-    "retries": "max_retries",
-    "max_failed_tasks": "max_failed_tasks",
-    "max_running": "max_running",
-    "limits": "limits",
-    "profile": "tag",
-    "timeout_s": "timeout_s",
-    "reverse": "reverse",
-    "order": "order",
-    "frame_by_frame": "frame_by_frame",
-    "replace_existing": "replace_existing",
-    "trust_scripts": "trust_scripts",
-    "depends_on": "depends_on",
-    "keep_sessions": "keep_sessions",
-}
-"""`farm:NAME` -> field of JobSettings. `farm:output` is told apart."""
-_DEADLINES: Final[Mapping[str, str]] = {
-    "priority": "priority",
-    "maxFailedTasksCount": "max_failed_tasks",
-    "maxRetriesPerTask": "max_retries",
-    "maxWorkerCount": "max_running",
-}
-_OUTPUT: Final = "output"
-
-
-def read_bundle_settings(parameter_values: list[dict[str, Any]]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Split a bundle's `parameterValues` into job parameters (as text) and settings.
-
-    The settings are fields of JobSettings, and "outputs" (a tuple of OutputSpec) from `farm:output`.
-    `farm:*` beats `deadline:*`; names with other prefixes belong to other applications and are skipped.
-    Raises UserError.
-    """
-    parameters: dict[str, str] = {}
-    theirs: dict[str, Any] = {}
-    ours: dict[str, Any] = {}
-    seen: set[str] = set()
-    if not isinstance(parameter_values, list):
-        raise UserError("parameterValues must be a list of entries with 'name' and 'value'")
-    for entry in parameter_values:
-        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str) or "value" not in entry:
-            raise UserError(
-                f"each of parameterValues must have a 'name' and a 'value', unlike {_shown(repr(entry))}"
-            )
-        name, value = entry["name"], entry["value"]
-        if name in seen:
-            raise UserError(f"parameterValues gives {_shown(name)} twice")
-        seen.add(name)
-        prefix, colon, key = name.partition(":")
-        if not colon:
-            parameters[name] = _parameter_text(name, value)
-        elif prefix == "farm" and key == _OUTPUT:
-            ours["outputs"] = _read_outputs(value)
-        elif prefix == "farm":
-            if key not in _OURS:
-                names = [*_OURS, _OUTPUT]
-                close = get_close_matches(key, names, n=1, cutoff=0.4)
-                known = f"did you mean farm:{close[0]}?" if close else f"there are {', '.join(names)}"
-                raise UserError(f"there is no setting {_shown(name)}; {known}")
-            ours[_OURS[key]] = _setting(name, _OURS[key], value)
-        elif name == "deadline:targetTaskRunStatus":
-            if value not in ("READY", "SUSPENDED"):
-                raise UserError(f"{name} is READY or SUSPENDED, not {_shown(str(value))}")
-            theirs["is_paused"] = value == "SUSPENDED"
-        elif prefix == "deadline" and key in _DEADLINES:
-            theirs[_DEADLINES[key]] = _setting(name, _DEADLINES[key], value)
-    return parameters, theirs | ours
-
-
-def _parameter_text(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    raise UserError(f"parameter {_shown(name)} must be text, a number or a list, not {type(value).__name__}")
-
-
-def _setting(name: str, field: str, value: Any) -> Any:
-    """The value of a JobSettings field from what a file may hold; ranges are `plan_job`'s business."""
-    if field in (
-        "frame_by_frame",
-        "is_paused",
-        "preempts",
-        "reverse",
-        "replace_existing",
-        "trust_scripts",
-        "keep_sessions",
-    ):
-        return _as_bool(name, value)
-    if field == "limits":
-        return _limits(name, value)
-    if field in ("pool", "project"):
-        if not isinstance(value, str):
-            raise UserError(f"{name} must be text, not {_shown(str(value))}")
-        return value if field == "project" else value or None
-    if field == "order":
-        return parse_order(str(value))
-    if field == "tag":
-        if value not in [tag.value for tag in Tag]:
-            raise UserError(f"{name} is one of {', '.join(Tag)}, not {_shown(str(value))}")
-        return Tag(value)
-    if field == "timeout_s":
-        try:
-            return float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise UserError(f"{name} must be a number of seconds, not {_shown(str(value))}") from None
-    if field == "depends_on":
-        return tuple(_as_int(name, each) for each in (value if isinstance(value, list) else [value]))
-    number = _as_int(name, value)
-    # Deadline writes -1 for "as many as there are".
-    return None if field == "max_running" and number == -1 else number
-
-
-def _limits(name: str, value: Any) -> dict[str, int]:
-    """`{arnold: 1}`, or a list of names, or one name."""
-    if isinstance(value, str):
-        value = [value]
-    if isinstance(value, list):
-        return read_limit_needs([str(each) for each in value], what=name)
-    if not isinstance(value, dict):
-        raise UserError(f"{name} is a mapping such as {{arnold: 1}}, or a list of names")
-    return {check_limit_name(str(limit)): _as_int(name, amount) for limit, amount in value.items()}
-
-
-def read_limit_needs(texts: Iterable[str], *, what: str) -> dict[str, int]:
-    """`NAME` or `NAME=N` each, as people type them; 1 when no number is given. Raises UserError."""
-    needs: dict[str, int] = {}
-    for text in texts:
-        name, is_given, amount = text.partition("=")
-        name = check_limit_name(name)
-        if name in needs:
-            raise UserError(f"{what} gives {name} twice")
-        needs[name] = _as_int(f"{what} {_shown(name)}", amount) if is_given else 1
-    return needs
-
-
-def _as_int(name: str, value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
-        return int(value)
-    raise UserError(f"{name} must be a whole number, not {_shown(str(value))}")
-
-
-def _as_bool(name: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    told = str(value).strip().lower()
-    if told in ("true", "yes", "on", "1"):
-        return True
-    if told in ("false", "no", "off", "0"):
-        return False
-    raise UserError(f"{name} is true or false, not {_shown(str(value))}")
-
-
-def _read_outputs(value: Any) -> tuple[OutputSpec, ...]:
-    known = {field.name for field in fields(OutputSpec)}
-    outputs = []
-    for entry in value if isinstance(value, list) else [value]:
-        if not isinstance(entry, dict):
-            raise UserError("farm:output must be a mapping (or a list of them) with step, file_pattern, ...")
-        for key in entry:
-            if key not in known:
-                raise UserError(f"farm:output has no {_shown(str(key))}; it has {', '.join(sorted(known))}")
-        for key in ("step", "directory_parameter", "file_pattern"):
-            if not isinstance(entry.get(key), str):
-                raise UserError(f"farm:output needs {key}, as text")
-        for key in ("frames_parameter", "part_parameter"):
-            if entry.get(key) is not None and not isinstance(entry[key], str):
-                raise UserError(f"farm:output: {key} must be text")
-        outputs.append(
-            OutputSpec(
-                step=entry["step"],
-                directory_parameter=entry["directory_parameter"],
-                file_pattern=entry["file_pattern"],
-                frames_parameter=entry.get("frames_parameter"),
-                part_parameter=entry.get("part_parameter"),
-                is_image=_as_bool("farm:output is_image", entry.get("is_image", True)),
-            )
-        )
-    return tuple(outputs)
-
-
-def load_template_text(text: str, *, what: str = "the template") -> dict[str, Any]:
-    """Read YAML or JSON text into plain dicts, lists, text and numbers.
-
-    Raises UserError for text over 5 MB or nested over 32 levels, for anchors, aliases, tags and keys given
-    twice, and for anything JSON could not hold (dates, NaN): all of them are mistakes or attacks in a job.
-    """
-    size_bytes = len(text.encode("utf-8", "replace"))
-    if size_bytes > MAX_TEMPLATE_BYTES:
-        raise UserError(f"{what} has {size_bytes:,} bytes; the most is {MAX_TEMPLATE_BYTES:,}")
-    text = text.removeprefix("\ufeff")
-    value = _load_json(text, what) if text.lstrip().startswith("{") else None
-    if value is None:
-        value = _load_yaml(text, what)
-    _check_object(value, what)
-    checked: dict[str, Any] = value
-    return checked
-
-
-def _load_json(text: str, what: str) -> Any:
-    """None when it is no JSON: YAML's `{a: 1}` begins alike."""
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
-            twice = _first_twice(name for name, _ in pairs)
-            raise UserError(f"{what} gives the key '{_shown(twice)}' twice in one mapping")
-        return made
-
-    try:
-        return json.loads(text, object_pairs_hook=once)
-    except RecursionError:
-        raise UserError(f"{what} is nested more than {MAX_DEPTH} levels deep") from None
-    except ValueError:  # also a number of more than 4,300 digits: YAML refuses it with the place
-        return None
-
-
-def _first_twice(names: Iterable[str]) -> str:
-    return Counter(names).most_common(1)[0][0]
-
-
-def _load_yaml(text: str, what: str) -> Any:
-    import yaml
-
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    def line(part: Any) -> str:
-        return f"line {part.start_mark.line + 1}"
-
-    class Loader(base):  # type: ignore[misc]
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            names = [child.value for child, _ in node.value if isinstance(child.value, str)]
-            if len(set(names)) < len(names):
-                twice = _first_twice(names)
-                raise UserError(
-                    f"{what}, {line(node)}: the key '{_shown(twice)}' is given twice in one mapping"
-                )
-            return super().construct_mapping(node, deep)
-
-    try:
-        depth = 0
-        for event in yaml.parse(text, Loader=base):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-                raise UserError(f"{what}, {line(event)}: anchors (&) and aliases (*) are refused")
-            if getattr(event, "tag", None) not in (None, "!"):
-                raise UserError(f"{what}, {line(event)}: tags (!) are refused")
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                raise UserError(f"{what} is nested more than {MAX_DEPTH} levels deep")
-        return yaml.load(text, Loader=Loader)  # a subclass of the safe loader
-    except (yaml.YAMLError, ValueError, LookupError, OverflowError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        told = clean(str(getattr(error, "problem", None) or error), limit=200, one_line=True)
-        raise UserError(f"{what}{place} is neither YAML nor JSON: {told}") from error

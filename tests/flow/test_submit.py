@@ -13,15 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.errors import UserError
+from farm.flow.bundle_settings import read_bundle_settings
 from farm.flow.chunks import Chunk, packed
-from farm.flow.submit import (
-    MAX_DEPTH,
-    JobPlan,
-    TaskSpace,
-    load_template_text,
-    plan_job,
-    read_bundle_settings,
-)
+from farm.flow.submit import JobPlan, TaskSpace, plan_job
+from farm.flow.template_text import MAX_DEPTH, load_template_text
 from farm.model.frames import parse_frames
 from farm.model.machines import Demand
 from farm.model.work import Isolation, JobSettings, OutputSpec, Submission, Tag

@@ -1,0 +1,241 @@
+"""Commands for whoever runs the farm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from farm.cli.commands.options import AllParked, Connect, Json, LimitName, ParkedIds, examples, finish
+
+if TYPE_CHECKING:
+    from farm.cli.app import Programs
+
+
+def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -> None:
+    @app.command(epilog=examples("farm doctor", "farm doctor --json"))
+    def doctor(json: Json = False) -> None:
+        """Check this machine and its farm, and say what to do.
+
+        Exits 1 when a finding is an error.
+        """
+        from farm.cli.doctor import run_doctor
+        from farm.settings import load_settings
+
+        settings = load_settings()
+        finish(
+            run_doctor(
+                settings,
+                containment=programs.containment,
+                gpus=lambda: programs.gpus(settings),
+                is_json=json,
+            )
+        )
+
+    @app.command(epilog=examples("farm version"))
+    def version(json: Json = False) -> None:
+        """Print the version of this program."""
+        import platform
+
+        from farm import __version__
+        from farm.cli import show
+
+        if json:
+            show.data({"version": __version__, "python": platform.python_version()})
+        else:
+            print(f"Ridgeline {__version__}, Python {platform.python_version()}")
+
+    limits = typer.Typer(
+        help="List the farm's limits, such as licences; set and remove them.",
+        invoke_without_command=True,
+        rich_markup_mode=None,
+    )
+    app.add_typer(
+        limits,
+        name="limits",
+        epilog=examples("farm limits", "farm limits set arnold 10", "farm limits --json"),
+    )
+
+    @limits.callback()
+    def list_limits(ctx: typer.Context, json: Json = False) -> None:
+        if ctx.invoked_subcommand is None:
+            from farm.cli import limits as limiting
+
+            limiting.listed(connect(), is_json=json)
+
+    @limits.command(
+        "set", epilog=examples("farm limits set arnold 10", "farm limits set houdini 4 --per node")
+    )
+    def set_limit(
+        name: LimitName,
+        amount: Annotated[int, typer.Argument(metavar="N", min=0, help="How much of it there is.")],
+        per: Annotated[
+            Literal["task", "node", "job"],
+            typer.Option(help="What takes of it: each task, each node, or each job that has tasks running."),
+        ] = "task",
+        json: Json = False,
+    ) -> None:
+        """Make a limit, or change it.
+
+        Frames submitted with --limit NAME wait until there is enough of it; none fails for it. Set below what
+        is in use, nothing is stopped, and nothing more starts.
+        """
+        from farm.cli import limits as limiting
+
+        limiting.put(connect(), name=name, amount=amount, per=per, is_json=json)
+
+    @limits.command("remove", epilog=examples("farm limits remove arnold"))
+    def remove_limit(name: LimitName) -> None:
+        """Remove a limit: frames that ask for it wait for it no longer."""
+        from farm.cli import limits as limiting
+
+        limiting.remove(connect(), name)
+
+    token = typer.Typer(
+        help="Make and revoke the tokens that let people in.", no_args_is_help=True, rich_markup_mode=None
+    )
+    app.add_typer(token, name="token", epilog=examples("farm token create anna-laptop --user anna"))
+
+    @token.command("create", epilog=examples("farm token create anna-laptop --user anna"))
+    def create(
+        name: Annotated[str, typer.Argument(metavar="NAME", help="What to call the token, to revoke it by.")],
+        user: Annotated[
+            str | None, typer.Option(metavar="NAME", help="Whom it speaks for; NAME when left out.")
+        ] = None,
+        role: Annotated[
+            Literal["user", "admin"],
+            typer.Option(help="A user steers his own jobs, an admin all jobs and the nodes."),
+        ] = "user",
+        json: Json = False,
+    ) -> None:
+        """Make a token and print it, this once."""
+        from farm.cli import tokens
+
+        tokens.create(connect(), name=name, user=user or name, role=role, is_json=json)
+
+    @token.command("list", epilog=examples("farm token list"))
+    def listed(json: Json = False) -> None:
+        """List the tokens' names, never the tokens."""
+        from farm.cli import tokens
+
+        tokens.listed(connect(), is_json=json)
+
+    @token.command("revoke", epilog=examples("farm token revoke anna-laptop"))
+    def revoke(name: Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")]) -> None:
+        """Make a token useless at once."""
+        from farm.cli import tokens
+
+        tokens.revoke(connect(), name)
+
+    config = typer.Typer(help="Look at the settings.", no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(config, name="config", epilog=examples("farm config show"))
+
+    @config.command("show", epilog=examples("farm config show", "farm config show --json"))
+    def show_config(json: Json = False) -> None:
+        """Print every setting, its value and where that comes from."""
+        from farm.cli.config import show_settings
+
+        show_settings(is_json=json)
+
+    db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(db, name="db", epilog=examples("farm db backup farm-monday.db"))
+
+    @db.command("upgrade", epilog=examples("farm db upgrade"))
+    def upgrade() -> None:
+        """Bring the database's tables up to this program's version. Make a backup first."""
+        from farm.cli import database
+        from farm.settings import load_settings
+
+        database.upgrade(load_settings())
+
+    @db.command("version", epilog=examples("farm db version"))
+    def db_version(json: Json = False) -> None:
+        """Print the version of the database's tables."""
+        from farm.cli import database
+        from farm.settings import load_settings
+
+        database.version(load_settings(), is_json=json)
+
+    @app.command("backup", epilog=examples("farm backup /backup/farm-monday.db"))
+    @db.command("backup", epilog=examples("farm db backup /backup/farm.db"))
+    def backup(
+        path: Annotated[Path, typer.Argument(metavar="PATH", help="A file that does not exist yet.")],
+    ) -> None:
+        """Copy the database while the farm runs.
+
+        For PostgreSQL this runs pg_dump, or prints its command where there is none.
+        """
+        from farm.cli import database
+        from farm.settings import load_settings
+
+        database.backup(load_settings(), path)
+
+    @app.command("restore", epilog=examples("farm restore /backup/farm-monday.db"))
+    @db.command("restore", epilog=examples("farm db restore /backup/farm.db"))
+    def restore(
+        path: Annotated[Path, typer.Argument(metavar="PATH", help="What `farm backup` has written.")],
+    ) -> None:
+        """Put a backup in the database's place. Stop the farm first; what was there is kept aside.
+
+        For PostgreSQL this runs pg_restore, or prints its command where there is none. Afterwards
+        `farm reconcile` says what has happened on the disk since the backup.
+        """
+        from farm.cli import database
+        from farm.settings import load_settings
+
+        database.restore(load_settings(), path)
+
+    parked = typer.Typer(
+        help="Messages that nobody could read.", invoke_without_command=True, rich_markup_mode=None
+    )
+    app.add_typer(parked, name="parked", epilog=examples("farm parked", "farm parked replay --all"))
+
+    @parked.callback()
+    def list_parked(context: typer.Context, json: Json = False) -> None:
+        """List messages that their receiver could not read, as from a newer version.
+
+        Nothing is lost by it: each is kept until it is sent on or dropped.
+        """
+        if context.invoked_subcommand is None:
+            from farm.cli import parked
+            from farm.settings import load_settings
+
+            parked.show_parked(load_settings(), is_json=json)
+
+    @parked.command("replay", epilog=examples("farm parked replay --all", "farm parked replay 3f9a0c1b2d4e"))
+    def replay_parked(ids: ParkedIds = None, takes_all: AllParked = False) -> None:
+        """Send parked messages on, as after an upgrade."""
+        from farm.cli import parked
+        from farm.settings import load_settings
+
+        parked.replay(load_settings(), ids or (), takes_all=takes_all)
+
+    @parked.command("drop", epilog=examples("farm parked drop 3f9a0c1b2d4e", "farm parked drop --all"))
+    def drop_parked(ids: ParkedIds = None, takes_all: AllParked = False) -> None:
+        """Throw messages away for good."""
+        from farm.cli import parked
+        from farm.settings import load_settings
+
+        parked.drop(load_settings(), ids or (), takes_all=takes_all)
+
+    @app.command(epilog=examples("farm reconcile", "farm reconcile 12 --fix", "farm reconcile --json"))
+    def reconcile(
+        jobs: Annotated[list[int] | None, typer.Argument(metavar="[JOB]...", help="Only these.")] = None,
+        fix: Annotated[
+            bool, typer.Option("--fix", help="Render done tasks again whose files are gone.")
+        ] = False,
+        shows_all: Annotated[bool, typer.Option("--all", help="Show every difference.")] = False,
+        json: Json = False,
+    ) -> None:
+        """Compare the disk with the database, and say what to do.
+
+        Run it on the server, where the storage is mounted; after a restore, before the farm is started.
+        Exits 1 when something differs.
+        """
+        from farm.cli.reconcile import run_reconcile
+        from farm.model.ids import JobId
+        from farm.settings import load_settings
+
+        chosen = [JobId(job) for job in jobs or ()]
+        finish(run_reconcile(load_settings(), chosen, fix=fix, shows_all=shows_all, is_json=json))
