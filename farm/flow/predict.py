@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -186,6 +186,21 @@ class FarmState:
     """In which time no schedule drains what waited when the prices were set."""
     use: dict[str, Any] = field(default_factory=dict)
     """A UseState, as plain data."""
+
+
+class RunTimes(Protocol):
+    """What the board asks of a run-time model; `RunTimeModel` is one."""
+
+    steps: dict[str, int]
+    models: dict[str, int]
+    median_s: Floats
+    sd: Floats
+
+    def refresh(self) -> None: ...
+
+    def load_s(self, row: int) -> tuple[float, float]: ...
+
+    def node_factor(self, node: str) -> float: ...
 
 
 class RunTimeModel:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from farm.flow.board import Board, GroupKey, group_key
+from farm.flow.board import Board
 from farm.flow.match import Assignment, Group, fitness, left_of, plan
 from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
+from farm.flow.waiting import GroupKey, group_key
 from farm.flow.weights import Period, Weights, weights_at
 from farm.model.decisions import Decision
 from farm.model.ids import NodeId, StepId

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from farm.flow import guard, match
-from farm.flow.board import Board, RunTimes
+from farm.flow.board import Board
 from farm.flow.guard import Verdict
-from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
+from farm.flow.predict import Run, RunTimeModel, RunTimes, model_key, rates_of
 from farm.flow.weights import Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.work import Profile, Tag

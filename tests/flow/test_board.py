@@ -13,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farm.flow.board import Board, group_key
+from farm.flow.board import Board
 from farm.flow.match import LIMIT_PREFIX, Assignment, Group, fits
 from farm.flow.predict import Run, RunTimeModel, UseState, model_key, rates_of
+from farm.flow.scores import excess
+from farm.flow.waiting import group_key
 from farm.flow.weights import Order, PriorityMode, Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, NodeView, Use
@@ -260,7 +262,7 @@ def test_of_equals_the_device_that_draws_least_goes_first() -> None:
     blind = board(farm, [group(1)], weights=replace(EVERYTHING, energy=0.0))
     assert where(blind.round(0.0, 1)) == {1: ["a"]}
     seconds = np.array([[10.0, 10.0], [10.0, np.inf]])
-    both, one = made._excess(seconds)
+    both, one = excess(seconds, np.array([450.0, 250.0]))
     assert both.tolist() == pytest.approx([math.log(450 / 250), 0.0])
     assert one.tolist() == [0.0, 0.0]
 

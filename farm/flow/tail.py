@@ -1,0 +1,59 @@
+"""The tail: less waits than there are devices, so that a slow one had better stay idle."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from farm.flow.places import Places
+from farm.flow.predict import RunTimes
+from farm.flow.waiting import Waiting
+
+_SLACK_S: Final = 2.0
+_BETTER: Final = 0.95
+"""A device is better where a task takes less than this share of its time here."""
+
+
+class Tail:
+    """Whether a device does any good in it. No I/O."""
+
+    def __init__(self, waiting: Waiting, places: Places, times: RunTimes) -> None:
+        self._waiting = waiting
+        self._places = places
+        self._times = times
+
+    def is_worth(self, at: int, row: int, now: float) -> bool:
+        """Whether the better devices would not have done all that waits before the group's task ends here."""
+        waiting, places = self._waiting, self._places
+        step = int(waiting.step[row])
+        median = self._times.median_s[step][places.model] * places.factor
+        cold, warm = self._times.load_s(step)
+        able = np.array(list(places.kinds.fitting(int(waiting.demand[row]))))[places.kind]
+        takes = median + np.where(places.last == row, warm, cold)
+        here = float(takes[at])
+        better = np.flatnonzero((takes < _BETTER * here) & places.accepts & able)
+        group = waiting[row]
+        if group.avoid:
+            shunned = [other for node in group.avoid for other in places.of_node.get(node, ())]
+            better = better[~np.isin(better, shunned)]
+        if not len(better):
+            return True
+        until = places.until[better]
+        since = places.since[better]
+        # Longer than predicted already: it may take as long again as it is late.
+        late = np.where(until > 0, np.maximum(now - until, 0.0), 0.0)
+        wait = np.where(
+            until > 0, np.maximum(until - now, 0.15 * np.maximum(until - since, 0.0) + 0.5 * late), 0.0
+        )
+        could = np.floor(np.maximum(here - wait - _SLACK_S, 0.0) / takes[better])
+        soon = 0
+        for other, tasks in zip(better.tolist(), could.tolist(), strict=True):
+            if soon >= waiting.total:
+                break
+            place = places[other]
+            # One that is free and cannot start it (no memory left, say) is no reason to wait.
+            is_free = other in places.free[place.kind]
+            if not is_free or waiting.can_start(row, places.rooms[place.node_id], place.device):
+                soon += int(tasks)
+        return soon < waiting.total

@@ -1,0 +1,371 @@
+"""The groups that wait, in arrays: how many tasks, whose, how urgent, in which order, and what may start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from farm.flow.accounts import Accounts, Turns
+from farm.flow.counts import SharedCounts
+from farm.flow.kinds import Kinds
+from farm.flow.match import Group, Room, scratch_gib
+from farm.flow.predict import RunTimes
+from farm.flow.weights import Order, PriorityMode, Weights
+from farm.model.ids import JobId, NodeId, StepId
+from farm.model.limits import limits_needed
+from farm.model.machines import Device
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+GroupKey = tuple[StepId, frozenset[NodeId]]
+"""A step's tasks that avoid other nodes are another group."""
+NOTHING: Final = -math.inf
+"""The score of what cannot start."""
+
+
+def group_key(group: Group) -> GroupKey:
+    return group.step_id, group.avoid
+
+
+class Waiting:
+    """Groups have rows, used again when they are gone. One owner; no I/O."""
+
+    def __init__(
+        self, times: RunTimes, kinds: Kinds, accounts: Accounts, counts: SharedCounts, weights: Weights
+    ) -> None:
+        self._times = times
+        self._kinds = kinds
+        self.accounts = accounts
+        self.counts = counts
+        self.turns = Turns()
+        self.weights = weights
+        self.total = 0
+        """Ready tasks of all groups."""
+        self.urgent = 0
+        """Groups whose priority matching does not override."""
+        self._rows: dict[GroupKey, int] = {}
+        self._rows_of_step: dict[StepId, list[int]] = {}
+        self._rows_of_job: dict[JobId, list[int]] = {}
+        self._running_of_job: dict[JobId, int] = {}
+        """Live attempts of the whole job."""
+        self._groups: list[Group | None] = []
+        self._free_rows: list[int] = []
+        size = 64
+        self.ready: Ints = np.zeros(size, np.int64)
+        self.running: Ints = np.zeros(size, np.int64)
+        self.left: Ints = np.zeros(size, np.int64)
+        self.step: Ints = np.zeros(size, np.int64)
+        """Its row in the run-time model."""
+        self.demand: Ints = np.zeros(size, np.int64)
+        self.account: Ints = np.zeros(size, np.int64)
+        """To which the group's use is charged."""
+        self.turn: Ints = np.zeros(size, np.int64)
+        """Its job's number in `turns`."""
+        self.priority: Floats = np.zeros(size)
+        self.submitted: Floats = np.zeros(size)
+        self.served: Floats = np.zeros(size)
+        """When it last started a task."""
+        self.best: Floats = np.ones(size)
+        """The cheapest seconds anywhere, in prices."""
+        self.mean_s: Floats = np.ones(size)
+        """Of a task, over the farm."""
+        self.is_known: Bools = np.zeros(size, np.bool_)
+        self.tier: Ints = np.zeros(size, np.int64)
+        self.rank: Ints = np.zeros(size, np.int64)
+        """Place in the people's order, apart from priority and share."""
+        self.may: Bools = np.zeros(size, np.bool_)
+        """Whether one more task may start, shared counts apart."""
+        self.open: Bools = np.zeros(size, np.bool_)
+        """The same, with them."""
+        self.short_of: Floats = np.zeros(size)
+        """0, or -inf while too little is left of the counts that the group's tasks take of."""
+        self.advantage: Floats = np.full((4, size), NOTHING)
+        """By device model and group."""
+        self.offered: Floats = np.full((4, size), NOTHING)
+        """The same while one more task may start, shared counts apart."""
+        self.barred: list[Floats] = []
+        """By kind and group: 0, or -inf when the kind refuses the group's demand for good."""
+        self._probing: set[int] = set()
+        """Groups that are held back until the first of their tasks have taught something."""
+        self._probed_on: dict[int, set[int]] = {}
+        """The device models on which a group that nothing is known of has started tasks."""
+        self._is_probing_free = False
+        self.has_order = False
+        """Whether the order holds for the groups that there are."""
+
+    def __len__(self) -> int:
+        """Rows, in use or not."""
+        return len(self._groups)
+
+    def __getitem__(self, row: int) -> Group:
+        group = self._groups[row]
+        assert group is not None
+        return group
+
+    def is_there(self, row: int) -> bool:
+        return self._groups[row] is not None
+
+    def keys(self) -> Iterable[GroupKey]:
+        return self._rows.keys()
+
+    def rows(self) -> Ints:
+        """In use."""
+        return np.array(sorted(self._rows.values()), np.int64)
+
+    def row(self, key: GroupKey) -> int:
+        return self._rows[key]
+
+    def rows_of_step(self, step_id: StepId) -> Sequence[int]:
+        return self._rows_of_step.get(step_id, ())
+
+    # --- groups come, change and go ---------------------------------------------------------------
+
+    def put(self, group: Group, now: float) -> tuple[bool, bool]:
+        """A group that is new, or has changed: (is new, has to be scored anew)."""
+        key = group_key(group)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._new_row()
+            self._rows[key] = row
+            self._rows_of_step.setdefault(group.step_id, []).append(row)
+            self._rows_of_job.setdefault(group.job_id, []).append(row)
+            self.turn[row] = self.turns.join(group.job_id)
+            self.served[row] = max(now, group.submitted_at)
+            self.ready[row] = self.running[row] = 0
+            self.is_known[row] = False
+            old = None
+        else:
+            old = self._groups[row]
+        self._groups[row] = group
+        self.total += group.ready - int(self.ready[row])
+        self.ready[row] = group.ready
+        self.running[row] = group.running
+        self.left[row] = group.ready + group.running
+        self._running_of_job[group.job_id] = group.job_running
+        self.urgent += self._is_urgent(group) - (old is not None and self._is_urgent(old))
+        self.priority[row] = group.priority
+        self.submitted[row] = group.submitted_at
+        is_other = old is None or _standing(old) != _standing(group)
+        if is_other:
+            self.step[row] = self._times.steps[str(group.step_id)]
+            self.demand[row] = self._kinds.demand_at(group.demand)
+            self.account[row] = self.accounts.account_at(group.project, group.user)
+            self.counts.put(row, limits_needed(group.demand.amounts) if group.takes is None else group.takes)
+            self.short_of[row] = 0.0 if self.counts.has_room(row) else NOTHING
+            for kind, does_fit in enumerate(self._kinds.fitting(int(self.demand[row]))):
+                self.barred[kind][row] = 0.0 if does_fit else NOTHING
+            self.has_order = False
+        self.reopen(row)
+        return old is None, is_other
+
+    def drop(self, key: GroupKey) -> int:
+        """It has nothing left to start. Returns the row that it had."""
+        row = self._rows.pop(key)
+        group = self[row]
+        _remove(self._rows_of_step, group.step_id, row)
+        _remove(self._rows_of_job, group.job_id, row)
+        if group.job_id not in self._rows_of_job:
+            self._running_of_job.pop(group.job_id, None)
+            self.turns.leave(group.job_id)
+        self.total -= int(self.ready[row])
+        self.urgent -= self._is_urgent(group)
+        self.ready[row] = 0
+        self.may[row] = self.open[row] = False
+        self._probing.discard(row)
+        self._probed_on.pop(row, None)
+        self._groups[row] = None
+        self.advantage[:, row] = self.offered[:, row] = NOTHING
+        self.counts.put(row, ())
+        self.short_of[row] = 0.0
+        self._free_rows.append(row)
+        return row
+
+    def add_kind(self) -> None:
+        """One more kind of places has come."""
+        fits = self._kinds.fits[len(self.barred)]
+        self.barred.append(np.where(fits[self.demand], 0.0, NOTHING))
+
+    def add_models(self, count: int) -> None:
+        """There are so many device models now."""
+        while count > len(self.advantage):
+            more = np.full_like(self.advantage, NOTHING)
+            self.advantage = np.concatenate([self.advantage, more])
+            self.offered = np.concatenate([self.offered, more])
+
+    # --- tasks start, end and come back -----------------------------------------------------------
+
+    def started(self, row: int, model: int, now: float) -> None:
+        """One of its tasks, on a device of the model."""
+        group = self[row]
+        if self.is_known[row]:
+            self._probed_on.pop(row, None)
+        else:
+            self._probed_on.setdefault(row, set()).add(model)
+        self.ready[row] -= 1
+        self.total -= 1
+        self.served[row] = now
+        self.copied(row)
+        if group.max_running is not None:
+            self._reopen_job(group.job_id)
+        self.settle()
+        self.reopen(row)
+
+    def copied(self, row: int) -> None:
+        """A second copy of a task that runs has started."""
+        self.running[row] += 1
+        self._running_of_job[self[row].job_id] += 1
+        self.counts.take(row, 1)
+
+    def ended(self, row: int | None, job_id: JobId) -> None:
+        """A task of the group; row None: the group is not there any more."""
+        if job_id in self._running_of_job:
+            self._running_of_job[job_id] = max(0, self._running_of_job[job_id] - 1)
+        if row is not None:
+            self.running[row] = max(0, int(self.running[row]) - 1)
+            self.counts.take(row, -1)
+            self.left[row] = self.ready[row] + self.running[row]
+        self._reopen_job(job_id)
+
+    def add_ready(self, row: int, count: int) -> None:
+        self.ready[row] += count
+        self.total += count
+        self.reopen(row)
+
+    def charge(self, row: int, cost: float) -> None:
+        """Count a start of the group, in price units: to its project, user and job."""
+        group = self[row]
+        self.accounts.charge(group.project, group.user, cost)
+        if self.takes_turns:
+            self.turns.charge(group.job_id, group.priority, cost)
+
+    # --- what may start ---------------------------------------------------------------------------
+
+    def reopen(self, row: int) -> None:
+        """Whether one more of the group's tasks may start, as far as counts say."""
+        group = self._groups[row]
+        if group is None or self.ready[row] <= 0:
+            may = False
+        else:
+            may = group.max_running is None or self._running_of_job[group.job_id] < group.max_running
+            is_probed = may and not self.is_known[row] and self.running[row] >= self.weights.probe_tasks
+            if is_probed:
+                self._probing.add(row)
+                may = self._is_probing_free
+            else:
+                self._probing.discard(row)
+        self.offered[:, row] = self.advantage[:, row] if may else NOTHING
+        if may and not self.is_known[row] and not self._is_probing_free and row in self._probed_on:
+            # Contrast tells more: each probe on another device model.
+            self.offered[list(self._probed_on[row]), row] = NOTHING
+        self.may[row] = may
+        self.open[row] = may and self.counts.has_room(row)
+
+    def can_start(self, row: int, room: Room, device: Device) -> bool:
+        """Whether a task of the group has room there now; what the kind refuses for good apart."""
+        group = self[row]
+        demand = group.demand
+        if not room.holds(demand) or room.node.id in group.avoid or not room.is_free(demand, device):
+            return False
+        if demand.amounts:
+            scratch = scratch_gib(demand)
+            if scratch > 0 and (room.node.disk_free_mib or 0) < 1024 * scratch:
+                return False
+        return True
+
+    def _reopen_job(self, job_id: JobId) -> None:
+        for row in self._rows_of_job.get(job_id, ()):
+            self.reopen(row)
+
+    def settle(self) -> None:
+        """Open and close the groups whose shared counts have room again, or no more."""
+        self.counts.settle(self._set_room)
+
+    def _set_room(self, rows: Sequence[int], has_room: bool) -> None:
+        at = np.array(rows, np.int64)
+        self.open[at] = self.may[at] & has_room
+        self.short_of[at] = 0.0 if has_room else NOTHING
+
+    def held_back(self) -> set[int]:
+        """Groups that are, or whose next task is, held back by probing."""
+        return {*self._probing, *self._probed_on}
+
+    def free_probing(self, is_free: bool, rows: Iterable[int]) -> None:
+        """Hold these back, or not."""
+        self._is_probing_free = is_free
+        for row in rows:
+            self.reopen(row)
+
+    # --- the people's order -----------------------------------------------------------------------
+
+    @property
+    def takes_turns(self) -> bool:
+        return self.weights.priority_mode is PriorityMode.RATE
+
+    def reorder(self, now: float, *, is_backlog_long: bool) -> None:
+        """Tier and rank of every group, as it is now: the smaller, the sooner.
+
+        is_backlog_long: what is learnt soon helps all the tasks after it, so that probes lead.
+        """
+        n = len(self._groups)
+        weights = self.weights
+        if weights.order is Order.SUBMITTED:
+            base = self.submitted[:n]
+        else:
+            waited = np.maximum(now - self.submitted[:n], 0.0)
+            base = self.best[:n] * self.left[:n] * np.exp2(-waited / weights.age_s)
+        if is_backlog_long:
+            is_probe = ~self.is_known[:n] & (self.running[:n] < weights.probe_tasks)
+            base = np.where(is_probe, base - np.ptp(base) - 1.0, base)
+        self.tier[:n] = 0 if self.takes_turns else (200 - self.priority[:n]).astype(np.int64)
+        self.rank[np.argsort(base, kind="stable")] = np.arange(n)
+        self.has_order = True
+
+    def key(self, row: int) -> tuple[int, float, float, float, int]:
+        """The people's order as it is now: priority, use per share, the job's turn, then the rest."""
+        accounts, account = self.accounts, self.account[row]
+        is_fair = self.weights.fair_share
+        return (
+            int(self.tier[row]),
+            float(accounts.project_use[accounts.project_of[account]]) if is_fair else 0.0,
+            float(accounts.use[account]) if is_fair else 0.0,
+            float(self.turns.of[self.turn[row]]) if self.takes_turns else 0.0,
+            int(self.rank[row]),
+        )
+
+    def _is_urgent(self, group: Group) -> bool:
+        return group.priority >= self.weights.urgent_from
+
+    def _new_row(self) -> int:
+        if self._free_rows:
+            return self._free_rows.pop()
+        row = len(self._groups)
+        self._groups.append(None)
+        if row == len(self.ready):
+            for name in (
+                "ready", "running", "left", "step", "demand", "account", "turn", "priority", "submitted",
+                "served", "best", "mean_s", "is_known", "tier", "rank", "may", "open", "short_of",
+            ):  # fmt: skip
+                value = getattr(self, name)
+                setattr(self, name, np.concatenate([value, np.zeros_like(value)]))
+            more = np.full_like(self.advantage, NOTHING)
+            self.advantage = np.concatenate([self.advantage, more], axis=1)
+            self.offered = np.concatenate([self.offered, more], axis=1)
+            self.barred = [np.concatenate([each, np.zeros_like(each)]) for each in self.barred]
+        return row
+
+
+def _standing(group: Group) -> tuple[object, ...]:
+    """What of a group does not change as its tasks start and end."""
+    return group.demand, group.user, group.project, group.priority, group.takes
+
+
+def _remove(rows: dict[Any, list[int]], key: object, row: int) -> None:
+    rows[key].remove(row)
+    if not rows[key]:
+        del rows[key]
