@@ -118,6 +118,10 @@ class Board:
     def ready(self, key: GroupKey) -> int:
         return int(self._groups.ready[self._groups.row(key)])
 
+    def running(self, step_id: StepId) -> int:
+        """Attempts of the step that run by the board's count; 0 for one that is not on it."""
+        return sum(int(self._groups.running[row]) for row in self._groups.rows_of_step(step_id))
+
     def add_ready(self, step_id: StepId, count: int) -> None:
         """Tasks that came back (or were taken elsewhere, when negative)."""
         self._groups.add_ready(self._groups.rows_of_step(step_id)[0], count)

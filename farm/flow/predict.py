@@ -59,6 +59,8 @@ _NODE_SD: Final = 0.09
 _NODE_DRIFT_SD: Final = 0.02
 _FAR: Final = 2.5
 """Deviations beyond so many sd count for less: a paging node teaches little about the step."""
+_RATE_FAR: Final = 0.5
+"""The same for what a step teaches of a device model's rates."""
 _LEAST_WEIGHT: Final = 1e-4
 _HUNG_SHARE: Final = 0.003
 """Of all runs that hang, for what a stopped run teaches."""
@@ -93,6 +95,8 @@ class Run:
     is_censored: bool = False
     """It was stopped before its end: it would have taken longer."""
     vram_peak_mib: int | None = None
+    still_running: int = 0
+    """Other runs of the step when it ended: so much later the next task to start comes than this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +159,8 @@ class StepState:
     """Mean load: cold, warm."""
     load_runs: list[float] = field(default_factory=lambda: [0.0, 0.0])
     vram_peak_mib: int = 0
+    still_running: int = 0
+    """When its last run ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +228,7 @@ class RunTimeModel:
         self._load = np.zeros((self._size, 2))
         self._load_runs = np.zeros((self._size, 2))
         self._vram = np.zeros(self._size, np.int64)
+        self._still_running = np.zeros(self._size, np.int64)
         self.median_s = np.full((self._size, self._width), np.inf)
         """Of rendering alone, on a node of factor 1. `refresh` brings it up to date."""
         self.sd = np.full((self._size, self._width), 1.0)
@@ -302,6 +309,7 @@ class RunTimeModel:
             self._load[row] = (cold / colds if colds else 0.0, warm / warms if warms else 0.0)
             self._load_runs[row] = 0.0
             self._vram[row] = 0
+        self._still_running[row] = 0
         self._behind.add(row)
         return row
 
@@ -358,6 +366,7 @@ class RunTimeModel:
         row, column = self.steps[run.step], self.models[run.model]
         self._changed_steps.add(run.step)
         self._is_farm_changed = True
+        self._still_running[row] = run.still_running
         if run.vram_peak_mib is not None:
             self._vram[row] = max(int(self._vram[row]), run.vram_peak_mib)
         if not run.is_censored:
@@ -439,6 +448,8 @@ class RunTimeModel:
     def _learn_rates(self, column: int, weights: Floats, off: float, total: float) -> None:
         """Part of every surprise is the device model's, and so is for steps to come."""
         share = float(weights @ SHARES)
+        # What few steps are far off by tells of them: a device model follows the middle of all steps.
+        off = min(max(off, -_RATE_FAR * math.sqrt(total)), _RATE_FAR * math.sqrt(total))
         correction, variances = self._correction[column], self._correction_variance[column]
         for at, part in ((0, share), (1, 1 - share)):
             variance = float(variances[at])
@@ -455,12 +466,16 @@ class RunTimeModel:
         mean, covariance = self._mean[rows], self._covariance[rows]
         weights = np.exp(self._log_weights[rows])
         weights /= weights.sum(axis=1, keepdims=True)
-        logs = self._base[rows, :, :n] + (mean[:, :, 0] + mean[:, :, 1])[:, :, None] + mean[:, :, 2 : 2 + n]
+        # The next task comes after those that run now: the level will have wandered on by then.
+        keep = _LEVEL_KEEP ** self._still_running[rows]
+        level = mean[:, :, 1] * keep[:, None]
+        logs = self._base[rows, :, :n] + (mean[:, :, 0] + level)[:, :, None] + mean[:, :, 2 : 2 + n]
         middle = np.einsum("rj,rjk->rk", weights, logs)
         between = np.einsum("rj,rjk->rk", weights, (logs - middle[:, None, :]) ** 2)
-        common = covariance[:, 0, 0] + covariance[:, 1, 1] + 2 * covariance[:, 0, 1]
+        wandered = keep**2 * covariance[:, 1, 1] + (1 - keep**2) * _LEVEL_SD**2
+        common = covariance[:, 0, 0] + wandered + 2 * keep * covariance[:, 0, 1]
         own = np.einsum("rdd->rd", covariance)[:, 2 : 2 + n]
-        own = own + 2 * (covariance[:, 0, 2 : 2 + n] + covariance[:, 1, 2 : 2 + n])
+        own = own + 2 * (covariance[:, 0, 2 : 2 + n] + keep[:, None] * covariance[:, 1, 2 : 2 + n])
         variance = common[:, None] + own + between + _NOISE_SD**2 + _NODE_SD**2 / 4
         self.median_s[rows, :n] = np.exp(middle)
         self.sd[rows, :n] = np.sqrt(np.maximum(variance * self._calibration[rows, None], 0.03**2))
@@ -549,6 +564,7 @@ class RunTimeModel:
             load_s=_rounded(self._load[row]),
             load_runs=_rounded(self._load_runs[row]),
             vram_peak_mib=int(self._vram[row]),
+            still_running=int(self._still_running[row]),
         )
 
     def _covariance_touched(self, row: int, column: int) -> bool:
@@ -607,6 +623,7 @@ class RunTimeModel:
         self._load[row] = state.load_s
         self._load_runs[row] = state.load_runs
         self._vram[row] = state.vram_peak_mib
+        self._still_running[row] = state.still_running
         self._behind.add(row)
 
     # --- room -------------------------------------------------------------------------------------
@@ -622,7 +639,7 @@ class RunTimeModel:
     def _per_step(self) -> dict[str, npt.NDArray[Any]]:
         names = (
             "_log_weights", "_base", "_mean", "_covariance", "_runs", "_calibration", "_load", "_load_runs",
-            "_vram", "median_s", "sd",
+            "_vram", "_still_running", "median_s", "sd",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 

@@ -70,8 +70,11 @@ class Predictive:
         """From ended attempts. Steps and device models that are not known any more teach nothing."""
         for run in runs:
             if run.step in self.model.steps and run.model in self.model.models:
-                self.model.observe(run)
-                self.board.learned(StepId(int(run.step)))
+                step_id = StepId(int(run.step))
+                # The board still counts this one: it hears of ends with the next plan.
+                others = max(self.board.running(step_id) - 1, 0)
+                self.model.observe(replace(run, still_running=others))
+                self.board.learned(step_id)
 
     def model_of(self, node_id: NodeId, device_id: str) -> str | None:
         """The device model of a node's device (of several the first); None: it is not known any more."""

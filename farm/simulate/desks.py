@@ -238,6 +238,7 @@ class BoardDesk(Bare):
                     load_s=run.load_s,
                     is_warm=run.is_warm,
                     is_censored=not is_complete,
+                    still_running=sum(r is not None and r.job == run.job for r in self.simulation.runs),
                 )
             )
             self.board.learned(StepId(run.job))

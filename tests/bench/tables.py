@@ -22,6 +22,24 @@ from farm.simulate.world import Scenario
 _HERE = Path(__file__).resolve().parents[2]
 TABLES = Path(os.environ.get("FARM_TEST_TABLES", _HERE.parent / "shared" / "data" / "scheduling"))
 
+TIMM_PAIRS = {
+    ("RTX 3090", "RTX 4090"): (
+        "benchmark-infer-amp-nchw-pt240-cu124-rtx3090.csv",
+        "benchmark-infer-amp-nchw-pt240-cu124-rtx4090.csv",
+    ),
+    ("RTX 4090", "RTX 5090"): (
+        "benchmark-infer-amp-nchw-pt291-cu128-4090.csv",
+        "benchmark-infer-amp-nchw-pt291-cu130-5090.csv",
+    ),
+    ("RTX 4090", "RTX PRO 6000"): (
+        "benchmark-infer-amp-nchw-pt291-cu128-4090.csv",
+        "benchmark-infer-amp-nchw-pt291-cu130-pro6000maxq.csv",
+    ),
+}
+"""Measured with the same software on both GPUs; empty where the tables are not present."""
+if not (TABLES / "timm").is_dir():
+    TIMM_PAIRS = {}
+
 
 def gavel_times() -> tuple[tuple[float, ...], ...]:
     """Seconds a step on K80, P100, V100 of the single-GPU workloads measured on all three, scaled."""

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from farm.flow.predict import FarmState, Rates, Run, RunTimeModel, StepState, share_weights
+from farm.flow.predict import Estimate, FarmState, Rates, Run, RunTimeModel, StepState, share_weights
 from farm.model.work import Profile, Tag
 
 COMPUTE = Profile(compute_share=0.85, bandwidth_share=0.15, confidence=1.0, source="user", tag=Tag.COMPUTE)
@@ -250,3 +250,29 @@ def test_predictions_are_right_and_their_band_holds_what_it_says() -> None:
     assert np.median(errors) <= 0.12
     assert np.mean(below_median) == pytest.approx(0.5, abs=0.08)
     assert np.mean(below_upper) == pytest.approx(0.9, abs=0.06)
+
+
+def test_the_more_run_at_once_the_less_the_last_ones_say_of_the_next() -> None:
+    def after(still_running: int) -> Estimate:
+        made = model()
+        made.add_step("s", COMPUTE)
+        for seconds in (60, 60, 60, 60, 60, 90, 90, 90):
+            made.observe(run(seconds, still_running=still_running))
+        return made.estimate("s", "fast")
+
+    alone, among_many = after(0), after(40)
+    assert alone.median_s > among_many.median_s > 55
+    assert among_many.sd > alone.sd
+    assert among_many.sd == pytest.approx(after(400).sd, rel=0.1)
+
+
+def test_a_device_model_follows_the_middle_of_its_steps_not_a_few_far_off() -> None:
+    made = model(known=FAST, other=FAST)
+    for number in range(200):
+        step = f"s{number}"
+        made.add_step(step, COMPUTE)
+        made.observe(run(60, "known", step=step))
+        made.observe(run(600 if number % 10 == 0 else 60, "other", step=step, node=f"n{number}"))
+    made.add_step("next", COMPUTE)
+    made.observe(run(60, "known", step="next"))
+    assert made.estimate("next", "other").median_s == pytest.approx(60, rel=0.05)

@@ -124,3 +124,16 @@ def test_a_run_is_warm_after_one_of_its_own_step_on_the_device() -> None:
     ran = [(1, "gpu0"), (1, "gpu1"), (1, "gpu0"), (2, "gpu0"), (1, "gpu0"), (1, "gpu1")]
     warm = [policy.is_warm(NodeId("a"), device, StepId(step)) for step, device in ran]
     assert warm == [False, False, True, False, False, True]
+
+
+def test_what_is_learnt_knows_how_many_of_the_step_run_still() -> None:
+    def learnt_beside(others: int) -> float:
+        policy = Predictive(weights=FREE)
+        names = [f"n{number}" for number in range(others + 1)]
+        uses = [node(name, use(1)) for name in names]
+        ask(policy, [group(1, running=others + 1)], uses)
+        for seconds in (40.0, 40.0, 40.0, 60.0, 60.0, 60.0):
+            policy.learn([Run(step="1", model="fast", node="n0", runtime_s=seconds)])
+        return policy.model.estimate("1", "fast").sd
+
+    assert learnt_beside(12) > learnt_beside(0)
