@@ -5,8 +5,9 @@ An attempt on its node goes
     recording -> (unconfirmed) -> queued -> starting -> running -> ended -> forgotten
 
 - *recording*: its launch has arrived, the journal is being written.
-- *unconfirmed*: exclusive, and it may have waited long in the broker (it came right after a reconnect or a
-  suspend), so that the farm may have given it up: it starts only when a heartbeat answer says keep.
+- *unconfirmed*: exclusive, and it may have waited long in the broker (it came right after a reconnect, a
+  suspend, or a time in which this node took no work), so that the farm may have given it up: it starts only
+  when a heartbeat answer says keep.
 - *queued*: no slot of its device is free.
 - *starting*, *running*: a session host has it.
 - *ended*: its `Finished` waits for the farm's acceptance.
@@ -31,7 +32,8 @@ from farm.wire.messages import Finished, HeartbeatAnswer, Launch, Order, Started
 REMEMBERED = 10_000
 """Ids of forgotten attempts that are kept, so that a late double of their launch starts nothing."""
 BACKLOG_S = 2.0
-"""Launches that arrive within this time after a (re)connect may have waited in the broker."""
+"""Launches that arrive within this time after a (re)connect, or after the node takes work again, may have
+waited in the broker."""
 HOST_IDLE_S = 300.0
 """A warm session host that had nothing to do for this long is let go."""
 HOST_START_S = 60.0
@@ -845,7 +847,7 @@ class Lifecycle:
                 held.needs_confirming = False
                 if held.phase is Phase.UNCONFIRMED:
                     self._queue(held)
-            self._take_refusal(answer.refused, out)
+            self._take_refusal(answer.refused, now, out)
         for attempt_id in answer.stop:
             held = self.held.get(attempt_id)
             if held is not None:
@@ -855,7 +857,7 @@ class Lifecycle:
                 )
         self._fill(now, out)
 
-    def _take_refusal(self, refusal: str, out: list[Instruction]) -> None:
+    def _take_refusal(self, refusal: str, now: float, out: list[Instruction]) -> None:
         if refusal == self.refusal:
             return
         was_closed, self.refusal = self._is_closed, refusal
@@ -864,8 +866,15 @@ class Lifecycle:
             self._hand_back_waiting(out)
         else:
             out.append(Say(text="the farm takes this node again"))
-        if was_closed is not self._is_closed:
-            out.append(TakeWork(is_wanted=not self._is_closed))
+        if was_closed and not self._is_closed:
+            self._open(now, out)
+        elif self._is_closed and not was_closed:
+            out.append(TakeWork(is_wanted=False))
+
+    def _open(self, now: float, out: list[Instruction]) -> None:
+        """Take work again; launches that came meanwhile have waited in the broker."""
+        self._backlog_until = now + BACKLOG_S
+        out.append(TakeWork(is_wanted=True))
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         if now >= self._next_heartbeat:
@@ -923,7 +932,7 @@ class Lifecycle:
             return
         out.append(Say(text="a process that could not be killed has gone"))
         if not self._is_closed:
-            out.append(TakeWork(is_wanted=True))
+            self._open(now, out)
         self._heartbeat(now, out)
 
     # --- drain ---

@@ -241,6 +241,8 @@ class Farm:
         self.schedulers = [_Scheduling(f"scheduler{i}") for i in range(2)]
         self.is_faulty = True
         self._number = itertools.count(1)
+        self._unanswered = 0
+        """Submits whose clients still ask."""
 
     def run(self) -> Result:
         kernel, draw = self.kernel, self.kernel.draw
@@ -253,7 +255,7 @@ class Farm:
             self._submit(f"key{next(self._number)}")
         if self.profile.faults:
             kernel.at(draw.expovariate(1 / self.profile.every_s), self._fault)
-        is_over = self.truth.is_over
+        is_over = self._is_over
         if kernel.run(is_over, FAULTS_S) and self.profile.faults:
             # Late messages and stale processes may still do harm.
             kernel.run(lambda: False, min(AFTERWARDS_S, FAULTS_S - (kernel.now - kernel.begun_at)))
@@ -273,6 +275,9 @@ class Farm:
             done_after_s=max(self.truth.done_at - healed_at, 0.0),
             digest=draw.random(),
         )
+
+    def _is_over(self) -> bool:
+        return not self._unanswered and self.truth.is_over()
 
     def close(self) -> None:
         """End what still runs and close its files."""
@@ -340,6 +345,7 @@ class Farm:
         given = {"OutputDir": ("PATH", output)}
         plan = replace(plan, uid=uid, parameters=given, output_directories=outputs)
         submission = replace(submission, parameters={"OutputDir": output})
+        self._unanswered += 1
         self._post(submission, plan, key)
 
     def _post(self, submission: Submission, plan: JobPlan, key: str) -> None:
@@ -355,6 +361,8 @@ class Farm:
         except Unavailable:
             self.kernel.at(1.0, self._post, submission, plan, key)
             return
+        self._unanswered -= 1
+        self.truth.has_changed = True
         self.truth.promised[key] = job_id
         for (task_id,) in self.database.ask("SELECT id FROM task WHERE job_id = ?", job_id):
             if self.profile.faults and self.kernel.draw.random() < 0.15:

@@ -610,8 +610,9 @@ class Host:
         self._log(order.attempt_id, "the first line\n")
         seconds = truth.renderer_started(self, script, order)
         try:
-            for name in order.files if into is not None else ():
-                (into / name).write_text(f"{order.attempt_id}\n")  # type: ignore[operator]
+            if into is not None:
+                for name in order.files:
+                    (into / name).write_text(f"{order.attempt_id}\n")
             end = self.kernel.now + seconds * self.machine.speed
             while self.kernel.now < end and self._stop is None:
                 left_s = self.until - self.machine.boottime()
@@ -625,10 +626,14 @@ class Host:
             failure = truth.failure_of(order)
             if failure is not None:
                 return failure, "the renderer failed"
-            for name in order.files if into is not None else ():
-                with (into / name).open("a") as file:  # type: ignore[operator]
-                    file.write("whole\n")
+            if into is not None:
+                for name in order.files:
+                    with (into / name).open("a") as file:
+                        file.write("whole\n")
             return Outcome.SUCCEEDED, ""
+        except FileNotFoundError:
+            # The job has ended without this attempt, and its private directories were removed.
+            return Outcome.JOB_ERROR, "the renderer cannot write"
         finally:
             truth.renderer_ended(self)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -406,6 +407,25 @@ def test_what_arrives_after_a_long_sleep_counts_as_backlog() -> None:
     node.now += 3600
     node.tell(launch("e", isolation=Isolation.EXCLUSIVE))
     assert not node.running
+
+
+@pytest.mark.parametrize("closed_by", ["refusal", "wedge"])
+def test_what_waited_while_the_node_took_no_work_counts_as_backlog(closed_by: str) -> None:
+    """The farm may have found its lease over, and a person may have given it up."""
+    node = Node()
+    if closed_by == "refusal":
+        node.answer(refused="another n1 is alive")
+        node.tell(lc.Tick(), after_s=5)
+        node.answer()
+    else:
+        node.tell(lc.Wedged(attempt_id=AttemptId("a"), reason="stuck"))
+        node.tell(lc.Unwedged(attempt_id=AttemptId("a")), after_s=5)
+    assert node.of(lc.TakeWork)[-1] == lc.TakeWork(is_wanted=True)
+    node.tell(launch("s"))
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE))
+    assert list(node.running.values()) == ["s"], "a staged one can do no harm"
+    node.answer(keep=("e",))
+    assert "e" in node.running.values()
 
 
 def test_what_the_farm_no_longer_wants_is_stopped() -> None:
