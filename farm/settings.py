@@ -218,6 +218,11 @@ class Settings(BaseSettings):
         return self.database_url or f"sqlite:///{self.state_dir / 'farm.db'}"
 
     @property
+    def suspect_s(self) -> float:
+        """A node that is silent for longer gets no new work; one that lives has spoken by then."""
+        return self.heartbeat_s * 2.5
+
+    @property
     def declared_limits(self) -> dict[str, Limit]:
         """Those that `limits` names."""
         found = [read_limit(name, value) for name, value in self.limits.items()]

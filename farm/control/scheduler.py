@@ -266,7 +266,8 @@ class Scheduler:
                 with self._leading() as db:
                     self._matcher.save(db)
             if self._stalls.is_due:
-                self._stalls.look(lambda: reading(self._engine), self._leading)
+                heard_for_s = self._clock() - self._settled_since
+                self._stalls.look(lambda: reading(self._engine), self._leading, heard_for_s=heard_for_s)
             if self._settings.preempt_from is not None:
                 self._make_way(self._settings.preempt_from)
             self._publisher.heartbeat()
@@ -370,7 +371,7 @@ class Scheduler:
         settings = self._settings
         if self._clock() - self._settled_since < settings.lease_s:
             return
-        suspect_s = settings.heartbeat_s * 2.5
+        suspect_s = settings.suspect_s
         with reading(self._engine) as db:
             silence = dispatching.silence(db, heard_s=suspect_s)
             if settings.outage_s and is_outage(silence):

@@ -86,12 +86,19 @@ class StallWatch:
     def is_due(self) -> bool:
         return self._clock() - self._looked_at >= min(LOOK_EVERY_S, self._settings.stall_after_s / 4)
 
-    def look(self, read: Transaction, lead: Transaction) -> int:
-        """Judge everything that runs; returns how many attempts something was done about."""
+    def look(self, read: Transaction, lead: Transaction, *, heard_for_s: float) -> int:
+        """Judge everything that runs; returns how many attempts something was done about.
+
+        heard_for_s: for how long nodes could be heard without a break. What was told before such a break says
+        nothing of now, and after it every node gets its time to tell what has begun and ended meanwhile.
+        """
+        suspect_s = self._settings.suspect_s
+        if heard_for_s < suspect_s:
+            return 0
         self._looked_at = now = self._clock()
         with read() as db:
-            running = [seen for seen in stalling.running(db) if seen.told_s <= STALE_S]
-            waiting = stalling.waiting(db, older_s=_WAITED_S)
+            running = [seen for seen in stalling.running(db) if seen.told_s <= min(STALE_S, heard_for_s)]
+            waiting = stalling.waiting(db, older_s=_WAITED_S, heard_s=suspect_s)
             judged = [(seen, self._verdict(seen)) for seen in running]
             changed = [(seen, verdict) for seen, verdict in judged if self._is_news(seen, verdict, now)]
             self._written = {seen.id: self._written.get(seen.id, 0.0) for seen in running}

@@ -22,6 +22,9 @@ and while it is within them. Waiting on purpose (for a service, for a time) is u
 renders."""
 _BLIND: Final = 3.0
 """The same on a GPU that cannot say whether it is busy: its renderer may only wait for it."""
+_FORETOLD: Final = 1.5
+"""An attempt is slow whose own progress makes so many times the time at which it would be late. At a third of
+a device's speed that is not quite twice: found when it begins, and not when most is done."""
 _LEAST_FRACTION: Final = 0.1
 """Progress below this says little of when the end will come."""
 _SWAPPING_CORES: Final = 0.5
@@ -148,7 +151,7 @@ def _slow(seen: Evidence, expected: Expectation | None, after_s: float) -> str:
         left_s is not None
         and not is_young
         and seen.progress is not None
-        and seen.age_s + left_s > 2 * limit_s
+        and seen.age_s + left_s > _FORETOLD * limit_s
     ):
         whole = duration(seen.age_s + left_s)
         return f"{seen.progress * 100:.0f} % in {duration(seen.age_s)} makes {whole}, {usual}; {cores}"

@@ -19,13 +19,14 @@ from farm.model.work import Isolation, JobSettings
 from farm.store import events, outbox, rows
 from farm.store.bulk import update_many
 from farm.store.engine import db_now
-from farm.store.tables import AttemptRow, JobRow, StepRow, TaskRow
+from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
 from farm.wire.messages import Stop
 
 _JOB = JobRow.__table__  # type: ignore[attr-defined]
 _STEP = StepRow.__table__  # type: ignore[attr-defined]
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
+_NODE = NodeRow.__table__  # type: ignore[attr-defined]
 
 _LIVE = ("assigned", "running", "cancelling")
 _MAX_TEXT = 500
@@ -185,8 +186,11 @@ def _running(row: rows.Row, now: float) -> Running:
     )
 
 
-def waiting(db: sa.Connection, *, older_s: float) -> list[Waiting]:
-    """Attempts of which their node has said nothing since they were assigned, `older_s` ago or earlier."""
+def waiting(db: sa.Connection, *, older_s: float, heard_s: float) -> list[Waiting]:
+    """Attempts of which their node has said nothing since they were assigned, `older_s` ago or earlier.
+
+    Of nodes that have spoken within `heard_s`: what one that is silent has begun is not known.
+    """
     others = _ATTEMPT.alias("other")
     running_there = (
         sa.select(sa.func.count())
@@ -209,7 +213,9 @@ def waiting(db: sa.Connection, *, older_s: float) -> list[Waiting]:
         )
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
         .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
+        .join(_NODE, _NODE.c.id == _ATTEMPT.c.node_id)
         .where(
+            _NODE.c.seen_at >= db_now() - heard_s,
             _ATTEMPT.c.state == "assigned",
             _ATTEMPT.c.assigned_at < db_now() - older_s,
             _TASK.c.state == "assigned",

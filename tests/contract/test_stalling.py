@@ -62,7 +62,7 @@ class Watch:
             stalling.witness(db, node, [Evidence(attempt_id=attempt_id, processes=1, **seen)])
         return self.look()
 
-    def look(self) -> int:
+    def look(self, *, heard_for_s: float = 3_600.0) -> int:
         self.now += 10
 
         @contextlib.contextmanager
@@ -70,7 +70,7 @@ class Watch:
             with writing(self.engine) as db:
                 yield db
 
-        return self.watch.look(lambda: reading(self.engine), lead)
+        return self.watch.look(lambda: reading(self.engine), lead, heard_for_s=heard_for_s)
 
 
 HUNG: dict[str, Any] = {"age_s": 200.0, "cpu_idle_s": 150.0, "io_idle_s": 150.0, "silent_s": 150.0}
@@ -344,14 +344,54 @@ def test_the_last_task_gets_a_copy_on_an_idle_device_where_that_pays(engine: sa.
     assert Watch(engine, speculate=False).look() == 0
 
 
+def aged(engine: sa.Engine, **columns: float) -> None:
+    """As if this had happened so many seconds earlier."""
+    with writing(engine) as db:
+        db.execute(sa.update(_ATTEMPT).values({n: _ATTEMPT.c[n] - s for n, s in columns.items()}))
+
+
+def test_what_was_told_before_an_outage_is_not_judged_after_it(engine: sa.Engine) -> None:
+    _, first = begin(engine)
+    watch = Watch(engine)
+    with writing(engine) as db:
+        stalling.witness(db, BLADE, [Evidence(attempt_id=first, processes=1, **HUNG)])
+    aged(engine, evidence_at=20.0)
+    assert watch.look(heard_for_s=15.0) == 0, "the farm could not hear for 5 s since it came"
+    assert attempt(engine, first).stall is None
+    assert watch.look(heard_for_s=25.0) == 1
+
+
+def test_after_an_outage_nodes_get_their_time_to_tell(engine: sa.Engine) -> None:
+    _, first = begin(engine)
+    watch = Watch(engine)
+    with writing(engine) as db:
+        stalling.witness(db, BLADE, [Evidence(attempt_id=first, processes=1, **HUNG)])
+    assert watch.look(heard_for_s=5.0) == 0
+    assert watch.look(heard_for_s=13.0) == 1
+
+
+def test_nothing_is_taken_back_from_a_silent_node(engine: sa.Engine) -> None:
+    """It may have begun: what it says of that is on its way."""
+    for name in ("blade", "other"):
+        enrol(engine, name)
+    claim(engine, submit(engine, a_step(tasks=1)))
+    aged(engine, assigned_at=60.0)
+    with writing(engine) as db:
+        db.execute(sa.text("UPDATE node SET seen_at = seen_at - 20, state = 'suspect' WHERE id = 'blade'"))
+    watch = Watch(engine)
+    assert watch.look() == 0
+    with writing(engine) as db:
+        db.execute(sa.text("UPDATE node SET seen_at = seen_at + 20 WHERE id = 'blade'"))
+    assert watch.look() == 1, "one that is heard, and takes no work, gives back what it has not begun"
+
+
 def test_what_waits_on_an_ill_device_moves_to_one_that_is_free(engine: sa.Engine) -> None:
     for name in ("blade", "other"):
         enrol(engine, name)
     job_id = submit(engine, a_step(tasks=1))
     (first,) = claim(engine, job_id)
     watch = Watch(engine)
-    with writing(engine) as db:
-        db.execute(sa.update(_ATTEMPT).values(assigned_at=_ATTEMPT.c.assigned_at - 60))
+    aged(engine, assigned_at=60.0)
     assert watch.look() == 0
     enrol(engine, "blade", loads=(DeviceLoad(device_id="cpu", health=0.4, complaint="throttled"),))
     assert watch.look() == 1

@@ -55,6 +55,20 @@ def idle(for_s: float, **known: Any) -> Evidence:
             StallKind.SLOW,
             "20 % in 2:10 makes 10:50",
         ),
+        # A node at a third of its speed, seen long before the frame is late.
+        (
+            seen(age_s=190.0, progress=0.105, progress_idle_s=0.0),
+            Expectation(median_s=600.0, upper_s=700.0),
+            StallKind.SLOW,
+            "10 % in 3:10 makes 30:10",
+        ),
+        # Its first tenth took twice its share: no reason yet.
+        (
+            seen(age_s=130.0, progress=0.1, progress_idle_s=0.0),
+            Expectation(median_s=600.0, upper_s=700.0),
+            StallKind.WORKING,
+            "",
+        ),
         (idle(130.0, last_line="Developing out.exr"), USUAL, StallKind.HUNG, "ago: Developing out.exr"),
         (idle(130.0), None, StallKind.WORKING, ""),
         (idle(301.0), None, StallKind.HUNG, "no CPU, no I/O for 5:01"),
