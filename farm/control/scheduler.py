@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -31,6 +31,7 @@ from farm.errors import NotLeader, Unavailable
 from farm.failpoints import reach
 from farm.flow.chunks import recut
 from farm.flow.limits import Ledger
+from farm.flow.match import Assignment
 from farm.flow.outage import Silence, is_outage
 from farm.flow.preempt import make_way
 from farm.model.events import EventKind
@@ -330,8 +331,8 @@ class Scheduler:
             still = [a for a in attempt_ids if a not in ended.get(node_id, {})]
             if still:
                 dispatching.started(db, node_id, still)
+        dispatching.finished(db, {node_id: list(found.values()) for node_id, found in ended.items()})
         for node_id, finished in ended.items():
-            dispatching.finished(db, node_id, list(finished.values()))
             answers.append((node_id, ReportsAccepted(attempt_ids=tuple(finished))))
             self._ended.update(finished)
 
@@ -356,12 +357,12 @@ class Scheduler:
             db, beat.node_id, set(beat.attempts), relaunch_s=settings.relaunch_s
         )
         if unsent:
-            outbox.owe_launch(db, beat.node_id, unsent)
+            outbox.owe_launches(db, {beat.node_id: unsent})
         if gone and not hearing.is_first:
             dispatching.lock_jobs_of(db, gone)
             reason = f"{beat.node_id} says that it does not run it any more"
             lost = [Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in gone]
-            dispatching.finished(db, beat.node_id, lost)
+            dispatching.finished(db, {beat.node_id: lost})
         answers.append(
             (beat.node_id, HeartbeatAnswer(sequence=beat.sequence, keep=tuple(kept), stop=tuple(stop)))
         )
@@ -451,34 +452,34 @@ class Scheduler:
         if not plan:
             return 0
         reach("scheduler.matched")
-        assigned = 0
         needs = {g.step_id: limits_needed(g.demand.amounts) for g in groups if g.demand.amounts}
+        by_step: dict[StepId, list[Assignment]] = {}
+        for assignment in plan:
+            by_step.setdefault(assignment.step_id, []).append(assignment)
+        leases: list[dispatching.Lease] = []
         with self._leading() as db:
             self._take_out_sent(db)
             moves.lock_jobs(db, {a.job_id for a in plan})
             # Counted again where nobody else can start attempts: a limit may have been lowered meanwhile.
-            ledger = limits.ledger(db) if any(needs.get(a.step_id) for a in plan) else Ledger({})
-            for assignment in plan:
-                job_id, node_id = assignment.job_id, assignment.node_id
-                needed = needs.get(assignment.step_id, ())
-                count = ledger.how_many(needed, job_id=job_id, node_id=node_id, wanted=assignment.count)
-                claimed = dispatching.claim(db, assignment.step_id, node_id, count) if count else []
-                if not claimed:
-                    continue
-                ledger.take(needed, job_id=job_id, node_id=node_id, tasks=len(claimed))
-                assigned += len(claimed)
-                dispatching.lease(
-                    db,
-                    [(task, AttemptId(self._new_id())) for task in claimed],
-                    job_id=job_id,
-                    step_id=assignment.step_id,
-                    node_id=node_id,
-                    device_id=assignment.device_id,
-                    lease_s=self._settings.lease_s,
-                    decision=self._matcher.decision(assignment),
+            ledger = limits.ledger(db) if any(needs.get(step_id) for step_id in by_step) else Ledger({})
+            for step_id, assignments in by_step.items():
+                places = _within_limits(ledger, needs.get(step_id, ()), assignments)
+                claimed = dispatching.claim(db, step_id, [(a.node_id, a.count) for a in places])
+                leases += (
+                    dispatching.Lease(
+                        attempt_id=AttemptId(self._new_id()),
+                        task=task,
+                        node_id=place.node_id,
+                        device_id=place.device_id,
+                        decision=decision,
+                    )
+                    for place, tasks in zip(places, claimed, strict=True)
+                    for decision in [self._matcher.decision(place)]
+                    for task in tasks
                 )
+            dispatching.lease(db, leases, lease_s=self._settings.lease_s)
         reach("scheduler.leased")
-        return assigned
+        return len(leases)
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -486,8 +487,12 @@ class Scheduler:
         """Send answers and everything in the outbox; what the broker confirmed is taken out of it."""
         with reading(self._engine) as db:
             owed = [m for m in outbox.read(db, limit=self._settings.batch) if m.id not in self._sent]
+            attempts = [a for m in owed if m.kind == "launch" for a in m.payload["attempt_ids"]]
+            leased = {each.attempt_id: each for each in dispatching.leased(db, attempts)} if attempts else {}
             launches = {
-                message.id: self._launches(db, message.payload["attempt_ids"])
+                message.id: self._launches(
+                    db, [leased[a] for a in message.payload["attempt_ids"] if a in leased]
+                )
                 for message in owed
                 if message.kind == "launch"
             }
@@ -523,11 +528,11 @@ class Scheduler:
         outbox.sent(db, self._sent)
         self._sent.clear()
 
-    def _launches(self, db: sa.Connection, attempt_ids: Sequence[AttemptId]) -> list[Launch]:
-        """Launch messages for those attempts that still wait to be started, one for each step."""
+    def _launches(self, db: sa.Connection, waiting: Sequence[dispatching.Leased]) -> list[Launch]:
+        """Launch messages for attempts that wait to be started, one for each step."""
         by_step: dict[StepId, list[Order]] = {}
         scripts: dict[StepId, StepScript] = {}
-        for leased in dispatching.leased(db, attempt_ids):
+        for leased in waiting:
             script = self._script(db, leased.job_id, leased.step_id, leased.edition)
             scripts[leased.step_id] = script
             space = self._spaces.of(leased.job_id, edition=leased.edition)
@@ -572,6 +577,19 @@ class Scheduler:
         while len(self._scripts) > _SCRIPTS_KEPT:
             self._scripts.popitem(last=False)
         return found
+
+
+def _within_limits(
+    ledger: Ledger, needed: Sequence[tuple[str, int]], assignments: Sequence[Assignment]
+) -> list[Assignment]:
+    """The assignments of one step, as far as its limits allow; what they take is taken from the ledger."""
+    allowed = []
+    for each in assignments:
+        count = ledger.how_many(needed, job_id=each.job_id, node_id=each.node_id, wanted=each.count)
+        if count:
+            ledger.take(needed, job_id=each.job_id, node_id=each.node_id, tasks=count)
+            allowed.append(replace(each, count=count))
+    return allowed
 
 
 def _tell_of_outage(db: sa.Connection, silence: Silence | None, outage_s: float) -> None:

@@ -23,31 +23,57 @@ def insert_many(db: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any
     if db.dialect.name == "sqlite":
         db.execute(sa.insert(table), list(rows))
         return
-    columns = tuple(rows[0])
+    db.execute(_inserting(table, tuple(rows[0])), {"rows": json.dumps(rows)})
+
+
+@cache
+def _inserting(table: sa.Table, columns: tuple[str, ...]) -> sa.Executable:
     names = ", ".join(columns)
-    statement = f"INSERT INTO {table.name} ({names}) SELECT {names} FROM {_recordset(table, columns)}"
-    db.execute(sa.text(statement), {"rows": json.dumps(rows)})
+    return sa.text(f"INSERT INTO {table.name} ({names}) SELECT {names} FROM {_recordset(table, columns)}")
 
 
 def update_many(db: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
     """Set columns of many rows, each found by its `id`; all dicts have the same keys (column names)."""
-    if not rows:
-        return
-    columns = tuple(rows[0])
+    if rows:
+        db.execute(_setting(db.dialect.name, table, tuple(rows[0])), _for(db, rows))
+
+
+@cache
+def _setting(dialect: str, table: sa.Table, columns: tuple[str, ...]) -> sa.Executable:
     changed = [column for column in columns if column != "id"]
-    if db.dialect.name == "sqlite":
-        statement = (
-            sa.update(table)
-            .where(table.c.id == sa.bindparam("b_id"))
-            .values({column: sa.bindparam(f"b_{column}") for column in changed})
-        )
-        db.execute(statement, [{f"b_{key}": value for key, value in row.items()} for row in rows])
-        return
+    if dialect == "sqlite":
+        values: Any = {column: sa.bindparam(f"b_{column}") for column in changed}
+        return sa.update(table).where(table.c.id == sa.bindparam("b_id")).values(values)
     sets = ", ".join(f"{column} = v.{column}" for column in changed)
-    statement_text = (
+    return sa.text(
         f"UPDATE {table.name} SET {sets} FROM {_recordset(table, columns)} WHERE {table.name}.id = v.id"
     )
-    db.execute(sa.text(statement_text), {"rows": json.dumps(rows)})
+
+
+def add_many(db: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Add to number columns of many rows, each found by its `id`; all dicts have the same keys."""
+    if not rows:
+        return
+    db.execute(_adding(db.dialect.name, table, tuple(rows[0])), _for(db, rows))
+
+
+@cache
+def _adding(dialect: str, table: sa.Table, columns: tuple[str, ...]) -> sa.Executable:
+    changed = [column for column in columns if column != "id"]
+    if dialect == "sqlite":
+        sums = {column: table.c[column] + sa.bindparam(f"b_{column}") for column in changed}
+        return sa.update(table).where(table.c.id == sa.bindparam("b_id")).values(sums)
+    sets = ", ".join(f"{column} = {table.name}.{column} + v.{column}" for column in changed)
+    return sa.text(
+        f"UPDATE {table.name} SET {sets} FROM {_recordset(table, columns)} WHERE {table.name}.id = v.id"
+    )
+
+
+def _for(db: sa.Connection, rows: Sequence[dict[str, Any]]) -> Any:
+    """The parameters of a statement that changes these rows."""
+    if db.dialect.name == "sqlite":
+        return [{f"b_{key}": value for key, value in row.items()} for row in rows]
+    return {"rows": json.dumps(rows)}
 
 
 @cache

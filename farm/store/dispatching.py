@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,7 +36,7 @@ from farm.model.states import AttemptState, JobState, Outcome, TaskState, check_
 from farm.model.work import Isolation, Profile
 from farm.store import events, jobs, moves, outbox, rows
 from farm.store.bulk import insert_many, update_many
-from farm.store.engine import among, db_now
+from farm.store.engine import among, among_ids, db_now
 from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
 from farm.text import duration
 from farm.wire.messages import Finished, Progress, Stop
@@ -237,14 +240,26 @@ def _demand(row: rows.Row) -> Demand:
     return replace(demand, vram_seen_mib=seen) if seen else demand
 
 
-def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
-    """What live attempts hold of each node."""
-    query = (
+def _live_query() -> sa.Select[Any]:
+    """Live attempts; those of a step that wait on a device to be started are one row."""
+    return (
         sa.select(
             _ATTEMPT.c.node_id,
             _ATTEMPT.c.device_id,
             _ATTEMPT.c.step_id,
-            sa.func.coalesce(_ATTEMPT.c.started_at, _ATTEMPT.c.assigned_at).label("since"),
+            sa.func.coalesce(_ATTEMPT.c.started_at, sa.func.min(_ATTEMPT.c.assigned_at)).label("since"),
+            sa.func.count().label("n"),
+        )
+        .where(_ATTEMPT.c.state.in_(_LIVE))
+        .group_by(_ATTEMPT.c.node_id, _ATTEMPT.c.device_id, _ATTEMPT.c.step_id, _ATTEMPT.c.started_at)
+    )
+
+
+def _held_query() -> sa.Select[Any]:
+    """What each task takes, of the steps that have live attempts."""
+    return (
+        sa.select(
+            _STEP.c.id,
             _STEP.c.demand,
             _STEP.c.vram_peak_mib,
             _STEP.c.runtime_count,
@@ -253,30 +268,46 @@ def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
             _JOB.c.user,
             _JOB.c.project,
         )
-        .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
-        .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
-        .where(_ATTEMPT.c.state.in_(_LIVE))
+        .join(_JOB, _JOB.c.id == _STEP.c.job_id)
+        .where(_STEP.c.id.in_(sa.select(_ATTEMPT.c.step_id).where(_ATTEMPT.c.state.in_(_LIVE))))
     )
+
+
+_LIVE_ATTEMPTS = _live_query()
+_HELD_BY_STEP = _held_query()
+
+
+def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
+    """What live attempts hold of each node."""
+    live = db.execute(_LIVE_ATTEMPTS).all()
+    if not live:
+        return {}
+    of_step = {row["id"]: _use(row) for row in db.execute(_HELD_BY_STEP).mappings()}
     held: dict[NodeId, list[Use]] = {}
-    for row in db.execute(query):
-        vram_mib = row.demand["vram_mib"]
-        if row.vram_peak_mib and row.demand["gpus"]:
-            vram_mib = vram_held_mib(Demand(vram_mib=vram_mib, vram_seen_mib=row.vram_peak_mib))
-        held.setdefault(NodeId(row.node_id), []).append(
-            Use(
-                device_id=row.device_id,
-                cpus=row.demand["cpus"],
-                memory_mib=row.demand["memory_mib"],
-                vram_mib=vram_mib,
-                mean_runtime_s=row.runtime_sum_s / row.runtime_count if row.runtime_count else None,
-                step_id=StepId(row.step_id),
-                since=row.since,
-                priority=row.priority,
-                user=row.user,
-                project=row.project,
-            )
-        )
+    for row in live:
+        use = of_step.get(row.step_id)  # None: they have all ended since the first question
+        if use is not None:
+            use = replace(use, device_id=row.device_id, since=row.since)
+            held.setdefault(NodeId(row.node_id), []).extend([use] * row.n)
     return held
+
+
+def _use(row: rows.Row) -> Use:
+    """Of any one task of a step."""
+    vram_mib = row["demand"]["vram_mib"]
+    if row["vram_peak_mib"] and row["demand"]["gpus"]:
+        vram_mib = vram_held_mib(Demand(vram_mib=vram_mib, vram_seen_mib=row["vram_peak_mib"]))
+    return Use(
+        device_id="",
+        cpus=row["demand"]["cpus"],
+        memory_mib=row["demand"]["memory_mib"],
+        vram_mib=vram_mib,
+        mean_runtime_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
+        step_id=StepId(row["id"]),
+        priority=row["priority"],
+        user=row["user"],
+        project=row["project"],
+    )
 
 
 # --- claim and lease ----------------------------------------------------------------------------------
@@ -287,111 +318,145 @@ class Claimed:
     """A task that was taken out of READY for a node, in this transaction."""
 
     task_id: TaskId
+    job_id: JobId
+    step_id: StepId
     index: int
     generation: int
     at: float
     """When, by the database's clock, in seconds since 1970."""
 
 
-def claim(db: sa.Connection, step_id: StepId, node_id: NodeId, count: int) -> list[Claimed]:
-    """Take up to `count` ready tasks of the step for the node, first in rank first."""
+def claim(db: sa.Connection, step_id: StepId, places: Sequence[tuple[NodeId, int]]) -> list[list[Claimed]]:
+    """Take ready tasks of the step for nodes, up to so many for each place, first in rank first.
+
+    Returns a list for each place. The first places get the first tasks.
+    """
+    texts: list[str] = list(db.scalars(_AVOIDED, {"step_id": step_id}))
+    if texts:
+        away = _kept_away(texts, _open_nodes(db), {node_id for node_id, _ in places})
+        return [_claim(db, step_id, count, away[node_id]) for node_id, count in places]
+    # No task prefers one node to another: all are taken together, and dealt out.
+    taken = iter(_claim(db, step_id, sum(count for _, count in places), ()))
+    return [list(islice(taken, count)) for _, count in places]
+
+
+def _claim(db: sa.Connection, step_id: StepId, count: int, kept_away: Sequence[str]) -> list[Claimed]:
+    if count <= 0:
+        return []
+    taken = db.execute(_claim_query(), {"of_step": step_id, "most": count, "away": list(kept_away)}).all()
+    moves.count(db, {(step_id, TaskState.READY, TaskState.ASSIGNED): len(taken)})
+    return [
+        Claimed(
+            task_id=TaskId(row.id),
+            job_id=JobId(row.job_id),
+            step_id=step_id,
+            index=row.idx,
+            generation=row.generation,
+            at=row.at,
+        )
+        for row in sorted(taken, key=lambda r: r.rank)
+    ]
+
+
+@cache
+def _claim_query() -> sa.Update:
     now = db_now()
-    kept_away = _kept_away(db, step_id, node_id)
+    kept_away: Any = sa.bindparam("away", expanding=True)
     may = sa.or_(
         _TASK.c.avoid_node.is_(None), _TASK.c.avoid_until <= now, _TASK.c.avoid_node.not_in(kept_away)
     )
     is_active = sa.exists().where(
-        _STEP.c.id == step_id, _JOB.c.id == _STEP.c.job_id, _JOB.c.state == str(JobState.ACTIVE)
+        _STEP.c.id == sa.bindparam("of_step"),
+        _JOB.c.id == _STEP.c.job_id,
+        _JOB.c.state == str(JobState.ACTIVE),
     )
     wanted = (
         sa.select(_TASK.c.id)
         .where(
-            _TASK.c.step_id == step_id,
+            _TASK.c.step_id == sa.bindparam("of_step"),
             _TASK.c.state == "ready",
             _TASK.c.not_before <= now,
             may,
             is_active,  # it may have been paused since it was matched
         )
         .order_by(_TASK.c.rank)
-        .limit(count)
+        .limit(sa.bindparam("most"))
     )
-    taken = db.execute(
+    return (
         sa.update(_TASK)
         .where(_TASK.c.id.in_(wanted), _TASK.c.state == "ready")
         .values(state="assigned", starts=_TASK.c.starts + 1)
-        .returning(_TASK.c.id, _TASK.c.idx, _TASK.c.rank, _TASK.c.generation, now.label("at"))
-    ).all()
-    moves.count(db, {(step_id, TaskState.READY, TaskState.ASSIGNED): len(taken)})
-    return [
-        Claimed(task_id=TaskId(row.id), index=row.idx, generation=row.generation, at=row.at)
-        for row in sorted(taken, key=lambda r: r.rank)
-    ]
-
-
-def _kept_away(db: sa.Connection, step_id: StepId, node_id: NodeId) -> list[str]:
-    """The `avoid_node` of ready tasks of the step that let other nodes try first."""
-    texts: list[str] = list(
-        db.scalars(
-            sa.select(_TASK.c.avoid_node)
-            .distinct()
-            .where(sa.text("task.state = 'ready' AND task.not_before > 0"))
-            .where(_TASK.c.step_id == step_id, _TASK.c.avoid_node.is_not(None))
-        )
+        .returning(_TASK.c.id, _TASK.c.job_id, _TASK.c.idx, _TASK.c.rank, _TASK.c.generation, now.label("at"))
     )
-    if not texts:
-        return []
-    open_nodes = _open_nodes(db)
-    found = []
+
+
+_AVOIDED = (
+    sa.select(_TASK.c.avoid_node)
+    .distinct()
+    .where(sa.text("task.state = 'ready' AND task.not_before > 0"))
+    .where(_TASK.c.step_id == sa.bindparam("step_id"), _TASK.c.avoid_node.is_not(None))
+)
+"""The `avoid_node` of ready tasks of a step that let other nodes try first."""
+
+
+def _kept_away(
+    texts: Sequence[str], open_nodes: Mapping[NodeId, Capabilities], node_ids: Collection[NodeId]
+) -> dict[NodeId, list[str]]:
+    """For each node, those of the `avoid_node`s that keep tasks from it."""
+    found: dict[NodeId, list[str]] = {node_id: [] for node_id in node_ids}
     for text in texts:
         excluded = _excluded(text, open_nodes)
-        is_away = node_id in excluded or node_id in avoid.read(text).nodes
-        if is_away and open_nodes.keys() - excluded - {node_id}:
-            found.append(text)  # else nobody could try first
+        for node_id in node_ids:
+            is_away = node_id in excluded or node_id in avoid.read(text).nodes
+            if is_away and open_nodes.keys() - excluded - {node_id}:
+                found[node_id].append(text)  # else nobody could try first
     return found
 
 
-def lease(
-    db: sa.Connection,
-    claimed: Sequence[tuple[Claimed, AttemptId]],
-    *,
-    job_id: JobId,
-    step_id: StepId,
-    node_id: NodeId,
-    device_id: str,
-    lease_s: float,
-    decision: Decision | None = None,
-) -> None:
-    """Give the node a lease on an attempt at each claimed task, and owe it the launch message.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """An attempt at a claimed task, given to a node."""
 
-    decision: why they went there, kept with the attempts; None: the policy does not say.
-    """
-    told = rows.to_json(decision) if decision is not None else None
-    insert_many(
-        db,
-        _ATTEMPT,
-        [
+    attempt_id: AttemptId
+    task: Claimed
+    node_id: NodeId
+    device_id: str
+    decision: Decision | None = None
+    """Why it went there, kept with the attempt; None: the policy does not say."""
+
+
+def lease(db: sa.Connection, leases: Sequence[Lease], *, lease_s: float) -> None:
+    """Give nodes leases on attempts at claimed tasks, and owe them the launch messages."""
+    told: dict[Decision, Any] = {}
+    attempts: list[dict[str, Any]] = []
+    launches: dict[NodeId, list[AttemptId]] = {}
+    for each in leases:
+        task, decision = each.task, each.decision
+        if decision is not None and decision not in told:
+            told[decision] = rows.to_json(decision)
+        launches.setdefault(each.node_id, []).append(each.attempt_id)
+        attempts.append(
             {
-                "id": attempt_id,
+                "id": each.attempt_id,
                 "task_id": task.task_id,
-                "job_id": job_id,
-                "step_id": step_id,
+                "job_id": task.job_id,
+                "step_id": task.step_id,
                 "generation": task.generation,
-                "node_id": node_id,
-                "device_id": device_id,
+                "node_id": each.node_id,
+                "device_id": each.device_id,
                 "state": "assigned",
                 "assigned_at": task.at,
                 "lease_until": task.at + lease_s,
                 "reason": "",
                 "message": "",
-                "decision": told,
+                "decision": None if decision is None else told[decision],
                 "warnings": [],
                 "files": [],
             }
-            for task, attempt_id in claimed
-        ],
-    )
-    update_many(db, _TASK, [{"id": task.task_id, "attempt_id": attempt_id} for task, attempt_id in claimed])
-    outbox.owe_launch(db, node_id, [attempt_id for _, attempt_id in claimed])
+        )
+    insert_many(db, _ATTEMPT, attempts)
+    update_many(db, _TASK, [{"id": each.task.task_id, "attempt_id": each.attempt_id} for each in leases])
+    outbox.owe_launches(db, launches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,9 +475,9 @@ class Leased:
     """Of the job."""
 
 
-def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased]:
-    """Those of `attempt_ids` that are still to be started, by step."""
-    query = (
+@cache
+def _leased_query(dialect: str) -> sa.Select[Any]:
+    return (
         sa.select(
             _ATTEMPT.c.id,
             _ATTEMPT.c.task_id,
@@ -426,9 +491,13 @@ def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased
         )
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
         .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
-        .where(among(db, _ATTEMPT.c.id, attempt_ids), _ATTEMPT.c.state == "assigned")
+        .where(among_ids(dialect, _ATTEMPT.c.id), _ATTEMPT.c.state == "assigned")
         .order_by(_ATTEMPT.c.step_id, _TASK.c.rank)
     )
+
+
+def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased]:
+    """Those of `attempt_ids` that are still to be started, by step."""
     return [
         Leased(
             attempt_id=AttemptId(row["id"]),
@@ -441,7 +510,7 @@ def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased
             device_id=row["device_id"],
             edition=row["edition"],
         )
-        for row in db.execute(query).mappings()
+        for row in db.execute(_leased_query(db.dialect.name), {"ids": sorted(attempt_ids)}).mappings()
     ]
 
 
@@ -450,62 +519,85 @@ def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased
 
 def started(db: sa.Connection, node_id: NodeId, attempt_ids: Collection[AttemptId]) -> None:
     """The node has begun these; those that are not its own, or not assigned any more, are left alone."""
-    begun: list[str] = list(
-        db.execute(
-            sa.update(_ATTEMPT)
-            .where(
-                among(db, _ATTEMPT.c.id, attempt_ids),
-                _ATTEMPT.c.node_id == node_id,
-                _ATTEMPT.c.state == "assigned",
-            )
-            .values(state="running", started_at=db_now())
-            .returning(_ATTEMPT.c.id)
-        ).scalars()
+    begin_attempts, begin_tasks = _starting(db.dialect.name)
+    asked = {"ids": sorted(attempt_ids), "of_node": node_id}
+    begun: list[str] = list(db.execute(begin_attempts, asked).scalars())
+    moved: Counter[int] = Counter(db.execute(begin_tasks, {"ids": sorted(begun)}).scalars())
+    moves.count(db, {(StepId(s), TaskState.ASSIGNED, TaskState.RUNNING): n for s, n in moved.items()})
+
+
+@cache
+def _starting(dialect: str) -> tuple[sa.Update, sa.Update]:
+    attempts = (
+        sa.update(_ATTEMPT)
+        .where(
+            among_ids(dialect, _ATTEMPT.c.id),
+            _ATTEMPT.c.node_id == sa.bindparam("of_node"),
+            _ATTEMPT.c.state == "assigned",
+        )
+        .values(state="running", started_at=db_now())
+        .returning(_ATTEMPT.c.id)
     )
-    moved: dict[StepId, int] = {}
-    step_id: StepId
-    for step_id in db.execute(
+    tasks = (
         sa.update(_TASK)
-        .where(among(db, _TASK.c.attempt_id, begun), _TASK.c.state == "assigned")
+        .where(among_ids(dialect, _TASK.c.attempt_id), _TASK.c.state == "assigned")
         .values(state="running")
         .returning(_TASK.c.step_id)
-    ).scalars():
-        moved[step_id] = moved.get(step_id, 0) + 1
-    moves.count(db, {(s, TaskState.ASSIGNED, TaskState.RUNNING): n for s, n in moved.items()})
+    )
+    return attempts, tasks
 
 
-_FACTS = sa.select(
-    _ATTEMPT.c.id,
-    _ATTEMPT.c.state,
-    _ATTEMPT.c.generation,
-    _ATTEMPT.c.node_id,
-    _ATTEMPT.c.task_id,
-    _ATTEMPT.c.job_id,
-    _ATTEMPT.c.step_id,
-    _ATTEMPT.c.started_at,
-    _ATTEMPT.c.ends_as,
-    _ATTEMPT.c.ends_because,
-    _TASK.c.state.label("task_state"),
-    _TASK.c.attempt_id.label("task_attempt_id"),
-    _TASK.c.generation.label("task_generation"),
-    _TASK.c.failures,
-    _TASK.c.faults,
-    _TASK.c.starts,
-    _TASK.c.not_before,
-    _TASK.c.avoid_node,
-    _TASK.c.reason.label("task_reason"),
-    _TASK.c.runtime_s.label("task_runtime_s"),
-    _JOB.c.max_retries,
-    _STEP.c.isolation,
-    _STEP.c.n_done,
-    _STEP.c.demand,
-    _ATTEMPT.c.device_id,
-    _TASK.c.avoid_until,
-).select_from(
-    _ATTEMPT.join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
-    .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
-    .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
-)
+def _facts_query() -> sa.Select[Any]:
+    other = _ATTEMPT.alias("other")
+    has_others = (
+        sa.exists()
+        .where(other.c.task_id == _ATTEMPT.c.task_id, other.c.id != _ATTEMPT.c.id)
+        .where(other.c.state.in_(_LIVE))
+    )
+    has_bad_ends = sa.func.coalesce(sa.cast(_NODE.c.bad_ends, sa.Text), "[]").not_in(["[]", "null"])
+    return sa.select(
+        _ATTEMPT.c.id,
+        _ATTEMPT.c.state,
+        _ATTEMPT.c.generation,
+        _ATTEMPT.c.node_id,
+        _ATTEMPT.c.task_id,
+        _ATTEMPT.c.job_id,
+        _ATTEMPT.c.step_id,
+        _ATTEMPT.c.device_id,
+        _ATTEMPT.c.started_at,
+        _ATTEMPT.c.ends_as,
+        _ATTEMPT.c.ends_because,
+        has_others.label("has_others"),
+        has_bad_ends.label("has_bad_ends"),
+        _TASK.c.state.label("task_state"),
+        _TASK.c.attempt_id.label("task_attempt_id"),
+        _TASK.c.generation.label("task_generation"),
+        _TASK.c.failures,
+        _TASK.c.faults,
+        _TASK.c.starts,
+        _TASK.c.not_before,
+        _TASK.c.avoid_node,
+        _TASK.c.avoid_until,
+        _TASK.c.reason.label("task_reason"),
+        _TASK.c.runtime_s.label("task_runtime_s"),
+        _JOB.c.max_retries,
+        _STEP.c.isolation,
+        _STEP.c.n_done,
+        db_now().label("now"),
+    ).select_from(
+        _ATTEMPT.join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
+        .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
+        .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
+        .outerjoin(_NODE, _NODE.c.id == _ATTEMPT.c.node_id)
+    )
+
+
+_FACTS = _facts_query()
+
+
+@cache
+def _facts_of(dialect: str) -> sa.Select[Any]:
+    return _FACTS.where(among_ids(dialect, _ATTEMPT.c.id))
 
 
 def _task_facts(row: rows.Row) -> TaskFacts:
@@ -533,6 +625,9 @@ def _attempt_facts(row: rows.Row) -> AttemptFacts:
 
 def _siblings(db: sa.Connection, found: Collection[rows.Row]) -> dict[str, list[AttemptFacts]]:
     """Of each attempt: the further live attempts at its task, in the task's generation."""
+    asked = {row["task_id"] for row in found if row["has_others"]}
+    if not asked:
+        return {}
     live: dict[tuple[int, int], list[AttemptFacts]] = {}
     query = sa.select(
         _ATTEMPT.c.id,
@@ -542,57 +637,69 @@ def _siblings(db: sa.Connection, found: Collection[rows.Row]) -> dict[str, list[
         _ATTEMPT.c.task_id,
         _ATTEMPT.c.ends_as,
         _ATTEMPT.c.ends_because,
-    ).where(_ATTEMPT.c.task_id.in_({row["task_id"] for row in found}), _ATTEMPT.c.state.in_(_LIVE))
+    ).where(_ATTEMPT.c.task_id.in_(asked), _ATTEMPT.c.state.in_(_LIVE))
     for row in db.execute(query).mappings():
         live.setdefault((row["task_id"], row["generation"]), []).append(_attempt_facts(row))
     return {
         row["id"]: [o for o in live.get((row["task_id"], row["task_generation"]), ()) if o.id != row["id"]]
         for row in found
+        if row["has_others"]
     }
 
 
 def lock_jobs_of(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> None:
     """`moves.lock_jobs` on the jobs of these attempts."""
     if attempt_ids and db.dialect.name != "sqlite":
-        of_these = sa.select(_ATTEMPT.c.job_id).where(among(db, _ATTEMPT.c.id, attempt_ids))
-        db.execute(sa.select(_JOB.c.id).where(_JOB.c.id.in_(of_these)).order_by(_JOB.c.id).with_for_update())
+        db.execute(_locking(db.dialect.name), {"ids": sorted(attempt_ids)})
 
 
-def finished(db: sa.Connection, node_id: NodeId, reports: Sequence[Finished]) -> set[JobId]:
-    """Settle the ends that a node reported; returns the jobs whose tasks changed.
+@cache
+def _locking(dialect: str) -> sa.Select[Any]:
+    of_these = sa.select(_ATTEMPT.c.job_id).where(among_ids(dialect, _ATTEMPT.c.id))
+    return sa.select(_JOB.c.id).where(_JOB.c.id.in_(of_these)).order_by(_JOB.c.id).with_for_update()
 
-    The caller has called `lock_jobs_of`. Reports on attempts of another node change nothing (G7).
+
+def finished(db: sa.Connection, reports: Mapping[NodeId, Sequence[Finished]]) -> set[JobId]:
+    """Settle the ends that nodes reported; returns the jobs whose tasks changed.
+
+    The caller has called `lock_jobs_of`. A node's report on an attempt of another node changes nothing (G7).
     """
     touched: set[JobId] = set()
-    left = {report.attempt_id: _bearable(report) for report in reports}
+    left = [(node_id, _bearable(report)) for node_id, told in reports.items() for report in told]
     while left:
         # Two attempts at one task may end together: what the second end means hangs on the first.
-        touched |= _finished_apart(db, node_id, left)
+        left, changed = _finished_apart(db, left)
+        touched |= changed
     return touched
 
 
-def _finished_apart(db: sa.Connection, node_id: NodeId, left: dict[AttemptId, Finished]) -> set[JobId]:
-    """Settle, and take out of `left`, reports on different tasks."""
-    by_id = dict(left)
-    publishers = {r.published_by for r in by_id.values() if r.published_by and r.published_by != r.attempt_id}
+def _finished_apart(
+    db: sa.Connection, told: Sequence[tuple[NodeId, Finished]]
+) -> tuple[list[tuple[NodeId, Finished]], set[JobId]]:
+    """Settle reports on different tasks; returns the rest, and the jobs that changed."""
+    asked = {report.attempt_id for _, report in told}
+    asked |= {report.published_by for _, report in told if report.published_by is not None}
     found = {
-        row["id"]: row
-        for row in db.execute(_FACTS.where(among(db, _ATTEMPT.c.id, {*by_id, *publishers}))).mappings()
+        row["id"]: row for row in db.execute(_facts_of(db.dialect.name), {"ids": sorted(asked)}).mappings()
     }
-    by_id = {a: as_asked(_attempt_facts(found[a]), r) if a in found else r for a, r in by_id.items()}
-    siblings = _siblings(db, found.values())
-    settled: list[tuple[rows.Row, Settlement, Finished]] = []
-    bad_nodes = _bad_nodes(db, found.values())
-    unlicensed = _unlicensed(db, [found[a] for a in by_id if a in found], by_id)
+    own: dict[AttemptId, Finished] = {}
+    left: list[tuple[NodeId, Finished]] = []
     tasks: set[int] = set()
-    for attempt_id, report in by_id.items():
-        row = found.get(attempt_id)
-        if row is not None and row["task_id"] in tasks:
-            continue
-        del left[attempt_id]
+    for node_id, report in told:
+        row = found.get(report.attempt_id)
         if row is None or row["node_id"] != node_id:
             continue
+        if row["task_id"] in tasks:
+            left.append((node_id, report))
+            continue
         tasks.add(row["task_id"])
+        own[report.attempt_id] = as_asked(_attempt_facts(row), report)
+    rows_of = [found[attempt_id] for attempt_id in own]
+    siblings = _siblings(db, rows_of)
+    bad_nodes = _bad_nodes(db, rows_of)
+    unlicensed = _unlicensed(db, rows_of, own)
+    settled: list[tuple[rows.Row, Settlement, Finished]] = []
+    for (attempt_id, report), row in zip(own.items(), rows_of, strict=True):
         publisher_row = found.get(report.published_by) if report.published_by else None
         if publisher_row is not None and publisher_row["task_id"] != row["task_id"]:
             publisher_row = None  # a node may not name another task's attempt
@@ -602,9 +709,9 @@ def _finished_apart(db: sa.Connection, node_id: NodeId, left: dict[AttemptId, Fi
             unlicensed=unlicensed.get(row["task_id"], 0),
             bad_nodes=bad_nodes.get(row["task_id"], frozenset()),
         )
-        change = settle(facts, _attempt_facts(row), report, publisher, siblings[attempt_id])
+        change = settle(facts, _attempt_facts(row), report, publisher, siblings.get(attempt_id, ()))
         settled.append((row, change, report))
-    return _write(db, settled)
+    return left, _write(db, settled)
 
 
 def _bad_nodes(db: sa.Connection, found: Collection[rows.Row]) -> dict[int, frozenset[NodeId]]:
@@ -698,7 +805,9 @@ def _in_32_bits(value: int | None) -> int | None:
 
 
 def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Finished]]) -> set[JobId]:
-    now = db.scalar(sa.select(db_now())) or 0.0
+    if not settled:
+        return set()
+    now: float = settled[0][0]["now"]
     attempt_changes: list[dict[str, Any]] = []
     task_changes: list[dict[str, Any]] = []
     occurred: list[dict[str, object]] = []
@@ -737,18 +846,13 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
                     "node_id": row["node_id"],
                 }
             )
-    update_many(db, _ATTEMPT, attempt_changes)
+    _write_attempts(db, attempt_changes)
     moves.move_each(db, task_changes)
     _judge_nodes(db, settled, now)
-    for step_id, (count, total_s) in sorted(runtimes.items()):
+    if runtimes:
         db.execute(
-            sa.update(_STEP)
-            .where(_STEP.c.id == step_id)
-            .values(
-                runtime_count=_STEP.c.runtime_count + count,
-                runtime_sum_s=_STEP.c.runtime_sum_s + total_s,
-                licence_until=0.0,  # one of its licences has just become free
-            )
+            _ADD_RUNTIMES,
+            [{"of_step": s, "count": n, "seconds": total_s} for s, (n, total_s) in sorted(runtimes.items())],
         )
     for step_id, delay_s in sorted(licence_delays.items()):
         db.execute(sa.update(_STEP).where(_STEP.c.id == step_id).values(licence_until=now + delay_s))
@@ -762,12 +866,36 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
     return touched
 
 
+def _write_attempts(db: sa.Connection, changes: Sequence[dict[str, Any]]) -> None:
+    """Most of the figures are those of GPUs: where no attempt used one, nothing is written of them."""
+    on_cpu = [change for change in changes if change["gpu_s"] is None]
+    on_gpu = [change for change in changes if change["gpu_s"] is not None]
+    figures = _used(Finished(attempt_id=AttemptId(""), outcome=Outcome.SUCCEEDED)).keys() - {"probe"}
+    update_many(db, _ATTEMPT, [{k: v for k, v in c.items() if k not in figures} for c in on_cpu])
+    update_many(db, _ATTEMPT, on_gpu)
+
+
+_ADD_RUNTIMES = (
+    sa.update(_STEP)
+    .where(_STEP.c.id == sa.bindparam("of_step"))
+    .values(
+        runtime_count=_STEP.c.runtime_count + sa.bindparam("count"),
+        runtime_sum_s=_STEP.c.runtime_sum_s + sa.bindparam("seconds"),
+        licence_until=0.0,  # one of its licences has just become free
+    )
+)
+
+
 def _judge_nodes(
     db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Finished]], now: float
 ) -> None:
     """Keep each node's bad ends since its last good one, and close it for a while when they are too many."""
     ends: dict[str, list[quarantine.Bad | None]] = {}
+    concerned: set[str] = set()
+    """Nodes of which something is kept, or has to be."""
     for row, change, report in settled:
+        if row["has_bad_ends"]:
+            concerned.add(row["node_id"])
         if change.attempt in (AttemptState.SUCCEEDED, AttemptState.SUPERSEDED):
             ends.setdefault(row["node_id"], []).append(None)
         elif change.attempt is not None and quarantine.blames_node(
@@ -777,10 +905,12 @@ def _judge_nodes(
         ):
             bad = quarantine.Bad(job_id=row["job_id"], task_id=row["task_id"], outcome=report.outcome)
             ends.setdefault(row["node_id"], []).append(bad)
-    if not ends:
+            concerned.add(row["node_id"])
+    concerned &= ends.keys()
+    if not concerned:
         return
     query = sa.select(_NODE.c.id, _NODE.c.bad_ends, _NODE.c.quarantined_until, _NODE.c.quarantines).where(
-        _NODE.c.id.in_(ends)
+        _NODE.c.id.in_(concerned)
     )
     for node in db.execute(query).mappings().all():
         streak = [rows.from_json(quarantine.Bad, bad) for bad in node["bad_ends"] or ()]
@@ -921,13 +1051,14 @@ def _away(db: sa.Connection, row: rows.Row, report: Finished) -> str:
     query = sa.select(_NODE.c.id, _NODE.c.capabilities).where(_NODE.c.state != "offline")
     farm = {r.id: rows.from_json(Capabilities, r.capabilities) for r in db.execute(query)}
     here = farm.get(row["node_id"], Capabilities())
-    on_gpu = row["demand"]["gpus"] > 0 and report.exit_code not in _KILLED
+    demand: dict[str, Any] = db.scalar(sa.select(_STEP.c.demand).where(_STEP.c.id == row["step_id"])) or {}
+    on_gpu = demand["gpus"] > 0 and report.exit_code not in _KILLED
     if on_gpu:
         used = report.usage.vram_peak_mib if report.usage is not None else None
         had = max((d.vram_mib or 0 for d in here.devices if d.id in row["device_id"].split(",")), default=0)
-        asked = row["demand"]["vram_mib"]
+        asked = demand["vram_mib"]
     else:
-        used, had, asked = report.peak_memory_mib, here.memory_mib, row["demand"]["memory_mib"]
+        used, had, asked = report.peak_memory_mib, here.memory_mib, demand["memory_mib"]
     grown = avoid.grown(
         before, on_gpu=on_gpu, used_mib=used, asked_mib=asked, had_mib=had or None, farm=farm.values()
     )
@@ -1075,7 +1206,7 @@ def expire_leases(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[
             left.discard(row["id"])
             isolation = Isolation(row["isolation"])
             facts = replace(_task_facts(row), bad_nodes=bad_nodes.get(row["task_id"], frozenset()))
-            change = expire(facts, _attempt_facts(row), isolation, siblings[row["id"]])
+            change = expire(facts, _attempt_facts(row), isolation, siblings.get(row["id"], ()))
             lost = Finished(attempt_id=row["id"], outcome=Outcome.NODE_LOST, reason=change.reason)
             settled.append((row, change, lost))
         touched |= _write(db, settled)

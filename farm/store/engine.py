@@ -16,6 +16,8 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from farm.errors import Unavailable, UserError
 
+_ASKED_AFTER_S = 1.0
+"""A connection that lay idle for longer is asked whether it lives."""
 REMOTE_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "afs", "lustre"})
 
 
@@ -44,10 +46,22 @@ def among(
     A list of parameters ends at 32,766 or 65,535, and is a statement of its own for each length, which has
     to be compiled and planned anew.
     """
-    if db.dialect.name == "sqlite":
-        array = sa.literal(sorted(values), sa.JSON())
+    return _among(db.dialect.name, column, sorted(values))
+
+
+def among_ids(dialect: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    """As `among`, for a statement that is built once: its parameter `ids` is a sorted list."""
+    return _among(dialect, column)
+
+
+def _among(
+    dialect: str, column: sa.ColumnElement[Any], values: list[Any] | None = None
+) -> sa.ColumnElement[bool]:
+    kind: Any = sa.JSON() if dialect == "sqlite" else ARRAY(column.type)
+    array: Any = sa.bindparam("ids", type_=kind) if values is None else sa.literal(values, kind)
+    if dialect == "sqlite":
         return column.in_(sa.select(sa.func.json_each(array).table_valued("value").c.value))
-    return column == sa.any_(sa.literal(sorted(values), ARRAY(column.type)))
+    return column == sa.any_(array)
 
 
 def open_engine(url: str, *, pool_size: int = 10) -> sa.Engine:
@@ -59,10 +73,9 @@ def open_engine(url: str, *, pool_size: int = 10) -> sa.Engine:
     if parsed.get_backend_name() == "sqlite":
         return _open_sqlite(parsed, pool_size)
     if parsed.get_backend_name() == "postgresql":
-        return sa.create_engine(
+        engine = sa.create_engine(
             parsed.set(drivername="postgresql+psycopg"),
             pool_size=pool_size,
-            pool_pre_ping=True,
             pool_timeout=10,
             connect_args={
                 "connect_timeout": 5,
@@ -76,7 +89,31 @@ def open_engine(url: str, *, pool_size: int = 10) -> sa.Engine:
                 "tcp_user_timeout": 5000,
             },
         )
+        _ping_idle_connections(engine)
+        return engine
     raise UserError(f"database_url must begin with sqlite: or postgresql:, not {parsed.drivername!r}")
+
+
+def _ping_idle_connections(engine: sa.Engine) -> None:
+    """A connection that lay idle may have died unseen, and is asked before it is used.
+
+    Of one that was used a moment ago the next statement tells. `pool_pre_ping` asks each time: a question and
+    an answer for each transaction, which is much of a short one.
+    """
+
+    @sa.event.listens_for(engine, "checkin")
+    def _on_checkin(connection: Any, record: Any) -> None:
+        record.info["idle_since"] = time.monotonic()
+
+    @sa.event.listens_for(engine, "checkout")
+    def _on_checkout(connection: Any, record: Any, proxy: Any) -> None:
+        idle_since = record.info.get("idle_since")
+        if idle_since is None or time.monotonic() - idle_since < _ASKED_AFTER_S:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise sa.exc.InvalidatePoolError from error  # another connection is made, unseen by the caller
 
 
 def _open_sqlite(url: sa.URL, pool_size: int) -> sa.Engine:

@@ -859,16 +859,92 @@ def settle_jobs(db: sa.Connection, job_ids: Collection[JobId]) -> None:
     The caller holds `lock_jobs` for `job_ids`.
     """
     for job_id in sorted(job_ids):
-        row = _job_row(db, job_id)
-        job = _jobs(db, [row])[0]
-        outcome = advance(_facts(db, job))
+        standing = _standing(db, job_id)
+        outcome = advance(standing.facts)
         if outcome.stop_all:
-            _cancel_tasks(db, job, reason=outcome.reason, task_ids=None)
+            _cancel_tasks(db, read_job(db, job_id), reason=outcome.reason, task_ids=None)
             outcome = _after_changes(db, job_id, outcome)
         elif _apply(db, outcome):
             outcome = _after_changes(db, job_id, outcome)
-        _write_state(db, row, job, outcome)
-        _go_on_by_frame(db, job_id)
+        _write_state(db, job_id, standing, outcome)
+        if standing.awaited_by_frame:
+            moves.lock_jobs(db, standing.awaited_by_frame)
+            settle_jobs(db, standing.awaited_by_frame)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """What there is to know of a job after each of its tasks: little, for it is read that often."""
+
+    state: JobState
+    reason: str
+    facts: JobFacts
+    awaited_by_frame: list[JobId]
+    """Jobs that wait for single frames of this one."""
+
+
+def _standing(db: sa.Connection, job_id: JobId) -> _Standing:
+    """Raises NotFound."""
+    found = db.execute(_STANDING, {"job_id": job_id}).mappings().all()
+    if not found:
+        raise NotFound(f"there is no job {job_id}")
+    head = found[0]
+    unmet, awaited = [], []
+    for need in db.execute(_NEEDED, {"job_id": job_id}).mappings():
+        if need["job_id"] != job_id:
+            awaited.append(JobId(need["job_id"]))
+        elif not need["by_frame"] and need["state"] != JobState.DONE:
+            unmet.append(need["needs_job_id"])
+    return _Standing(
+        state=JobState(head["state"]),
+        reason=head["reason"],
+        facts=JobFacts(
+            is_paused=head["is_paused"],
+            max_failed_tasks=head["max_failed_tasks"],
+            unmet_jobs=tuple(unmet),
+            steps=tuple(
+                StepFacts(
+                    id=StepId(row["id"]),
+                    name=row["name"],
+                    depends_on=tuple(row["depends_on"]),
+                    by_frame=tuple(row["by_frame"]),
+                    counts=rows.counts(row),
+                )
+                for row in found
+            ),
+        ),
+        awaited_by_frame=sorted(awaited),
+    )
+
+
+_STANDING = (
+    sa.select(
+        _JOB.c.state,
+        _JOB.c.reason,
+        _JOB.c.is_paused,
+        _JOB.c.max_failed_tasks,
+        _STEP.c.id,
+        _STEP.c.name,
+        _STEP.c.depends_on,
+        _STEP.c.by_frame,
+        *(_STEP.c[f"n_{state}"] for state in TaskState),
+    )
+    .join(_STEP, _STEP.c.job_id == _JOB.c.id)
+    .where(_JOB.c.id == sa.bindparam("job_id"))
+    .order_by(_STEP.c.position)
+)
+_NEEDED = (
+    sa.select(_NEEDS.c.job_id, _NEEDS.c.needs_job_id, _NEEDS.c.by_frame, _JOB.c.state)
+    .join(_JOB, _JOB.c.id == _NEEDS.c.needs_job_id)
+    .where(
+        sa.or_(
+            _NEEDS.c.job_id == sa.bindparam("job_id"),
+            sa.and_(_NEEDS.c.needs_job_id == sa.bindparam("job_id"), _NEEDS.c.by_frame.is_(True)),
+        )
+    )
+    .order_by(_NEEDS.c.needs_job_id)
+)
+"""Of a job: what it needs, and who waits for its frames."""
 
 
 def _apply(db: sa.Connection, outcome: Advance) -> bool:
@@ -916,34 +992,13 @@ def _open_frames(db: sa.Connection, step_id: StepId) -> int:
     return moved
 
 
-def _go_on_by_frame(db: sa.Connection, job_id: JobId) -> None:
-    """Jobs that wait for single frames of this one."""
-    query = sa.select(_NEEDS.c.job_id).where(_NEEDS.c.needs_job_id == job_id, _NEEDS.c.by_frame.is_(True))
-    dependents: list[int] = list(db.scalars(query))
-    if dependents:
-        moves.lock_jobs(db, dependents)
-        settle_jobs(db, [JobId(dependent) for dependent in dependents])
-
-
 def _after_changes(db: sa.Connection, job_id: JobId, before: Advance) -> Advance:
     """Giving a step up may end others in turn: go on until nothing moves."""
     while True:
-        outcome = advance(_facts(db, read_job(db, job_id)))
+        outcome = advance(_standing(db, job_id).facts)
         if not _apply(db, outcome):
             reason = before.reason if before.stop_all else outcome.reason
             return Advance(state=outcome.state, reason=reason)
-
-
-def _facts(db: sa.Connection, job: Job) -> JobFacts:
-    return JobFacts(
-        is_paused=job.settings.is_paused,
-        max_failed_tasks=job.settings.max_failed_tasks,
-        unmet_jobs=() if job.settings.frame_by_frame else tuple(_unmet(db, job.settings.depends_on)),
-        steps=tuple(
-            StepFacts(id=s.id, name=s.name, depends_on=s.depends_on, by_frame=s.by_frame, counts=s.counts)
-            for s in job.steps
-        ),
-    )
 
 
 _ENDED_EVENTS = {
@@ -953,24 +1008,29 @@ _ENDED_EVENTS = {
 }
 
 
-def _write_state(db: sa.Connection, row: rows.Row, job: Job, outcome: Advance) -> None:
-    values: dict[str, Any] = {"changed_at": db_now()}
-    if row["reason"] != outcome.reason:
-        values["reason"] = outcome.reason
-    if job.state is not outcome.state:
+def _write_state(db: sa.Connection, job_id: JobId, before: _Standing, outcome: Advance) -> None:
+    if before.state is outcome.state and before.reason == outcome.reason:
+        db.execute(_TOUCH, {"job_id": job_id})
+        return
+    values: dict[str, Any] = {"changed_at": db_now(), "reason": outcome.reason}
+    if before.state is not outcome.state:
         values["state"] = str(outcome.state)
         values["finished_at"] = db_now() if outcome.state in ENDED_JOBS else None
-    db.execute(sa.update(_JOB).where(_JOB.c.id == job.id).values(**values))
-    if job.state is outcome.state or outcome.state not in ENDED_JOBS:
+    db.execute(sa.update(_JOB).where(_JOB.c.id == job_id).values(**values))
+    if before.state is outcome.state or outcome.state not in ENDED_JOBS:
         return
-    events.happened(db, _ENDED_EVENTS[outcome.state], outcome.reason or job.name, job_id=job.id)
+    job = read_job(db, job_id)
+    events.happened(db, _ENDED_EVENTS[outcome.state], outcome.reason or job.name, job_id=job_id)
     _owe_tidying(db, job)
     if outcome.state is JobState.DONE:
         dependents: list[int] = list(
-            db.scalars(sa.select(_NEEDS.c.job_id).where(_NEEDS.c.needs_job_id == job.id))
+            db.scalars(sa.select(_NEEDS.c.job_id).where(_NEEDS.c.needs_job_id == job_id))
         )
         moves.lock_jobs(db, dependents)
         settle_jobs(db, [JobId(i) for i in dependents])
+
+
+_TOUCH = sa.update(_JOB).where(_JOB.c.id == sa.bindparam("job_id")).values(changed_at=db_now())
 
 
 def _owe_tidying(db: sa.Connection, job: Job) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 
 from farm.model.ids import JobId, StepId
 from farm.model.states import TaskState, check_task_move
-from farm.store.bulk import update_many
-from farm.store.engine import among, db_now
+from farm.store.bulk import add_many, update_many
+from farm.store.engine import among, among_ids, db_now
 from farm.store.tables import JobRow, StepRow, TaskRow
 
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
@@ -23,7 +24,13 @@ def lock_jobs(db: sa.Connection, job_ids: Iterable[int]) -> None:
     """One writer at a time for a job's tasks and counts. Always in the order of ids, against deadlock."""
     wanted = sorted(set(job_ids))
     if wanted and db.dialect.name != "sqlite":  # a SQLite writer holds the whole database already
-        db.execute(sa.select(_JOB.c.id).where(_JOB.c.id.in_(wanted)).order_by(_JOB.c.id).with_for_update())
+        db.execute(_locking(db.dialect.name), {"ids": wanted})
+
+
+@cache
+def _locking(dialect: str) -> sa.Select[Any]:
+    of_these = sa.select(_JOB.c.id).where(among_ids(dialect, _JOB.c.id))
+    return of_these.order_by(_JOB.c.id).with_for_update()
 
 
 def move_all(
@@ -71,16 +78,16 @@ def move_each(db: sa.Connection, changes: Sequence[dict[str, Any]]) -> None:
 
 def count(db: sa.Connection, tally: Mapping[tuple[StepId, TaskState, TaskState], int]) -> None:
     """Move the steps' counts along with tasks that moved."""
-    deltas: dict[StepId, Counter[str]] = {}
+    deltas: dict[StepId, Counter[TaskState]] = {}
     for (step_id, old, new), moved in tally.items():
-        if moved:
+        if moved and old is not new:
             delta = deltas.setdefault(step_id, Counter())
-            delta[f"n_{old.value}"] -= moved
-            delta[f"n_{new.value}"] += moved
-    for step_id in sorted(deltas):
-        changed = {name: _STEP.c[name] + by for name, by in deltas[step_id].items() if by}
-        if changed:
-            db.execute(sa.update(_STEP).where(_STEP.c.id == step_id).values(**changed))
+            delta[old] -= moved
+            delta[new] += moved
+    changed = [step_id for step_id in sorted(deltas) if any(deltas[step_id].values())]
+    add_many(
+        db, _STEP, [{"id": s, **{f"n_{state}": deltas[s][state] for state in TaskState}} for s in changed]
+    )
 
 
 def touch_jobs(db: sa.Connection, job_ids: Collection[JobId]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 
-from farm.model.ids import AttemptId
+from farm.model.ids import AttemptId, NodeId
 from farm.store import rows
-from farm.store.engine import among, db_now
+from farm.store.engine import among_ids, db_now
 from farm.store.tables import OutboxRow
 
 _T = OutboxRow.__table__  # type: ignore[attr-defined]
@@ -26,29 +27,46 @@ class Owed:
     payload: dict[str, Any]
 
 
-def owe_launch(db: sa.Connection, node_id: str, attempt_ids: Sequence[AttemptId]) -> None:
-    _owe(db, node_id, "launch", {"attempt_ids": list(attempt_ids)})
+def owe_launches(db: sa.Connection, attempt_ids: Mapping[NodeId, Sequence[AttemptId]]) -> None:
+    """attempt_ids: of each node, those that it is to start."""
+    if attempt_ids:
+        db.execute(
+            _OWE,
+            [
+                {"node_id": node_id, "kind": "launch", "payload": {"attempt_ids": list(ids)}}
+                for node_id, ids in attempt_ids.items()
+            ],
+        )
 
 
 def owe_control(db: sa.Connection, node_id: str, message: Any) -> None:
     """message: a farm -> node control message."""
-    _owe(db, node_id, "control", rows.to_json(message))
+    db.execute(_OWE, {"node_id": node_id, "kind": "control", "payload": rows.to_json(message)})
 
 
-def _owe(db: sa.Connection, node_id: str, kind: str, payload: dict[str, Any]) -> None:
-    db.execute(sa.insert(_T).values(node_id=node_id, kind=kind, payload=payload, created_at=db_now()))
+_OWE = sa.insert(_T).values(
+    node_id=sa.bindparam("node_id"),
+    kind=sa.bindparam("kind"),
+    payload=sa.bindparam("payload"),
+    created_at=db_now(),
+)
+_OLDEST = sa.select(_T).order_by(_T.c.id).limit(sa.bindparam("most"))
 
 
 def read(db: sa.Connection, *, limit: int = 1_000) -> list[Owed]:
     """The oldest messages that are still owed."""
-    query = sa.select(_T).order_by(_T.c.id).limit(limit)
     return [
         Owed(id=row["id"], node_id=row["node_id"], kind=row["kind"], payload=row["payload"])
-        for row in db.execute(query).mappings()
+        for row in db.execute(_OLDEST, {"most": limit}).mappings()
     ]
 
 
 def sent(db: sa.Connection, ids: Collection[int]) -> None:
     """The broker has confirmed these."""
     if ids:
-        db.execute(sa.delete(_T).where(among(db, _T.c.id, ids)))
+        db.execute(_removing(db.dialect.name), {"ids": sorted(ids)})
+
+
+@cache
+def _removing(dialect: str) -> sa.Delete:
+    return sa.delete(_T).where(among_ids(dialect, _T.c.id))

@@ -385,7 +385,7 @@ def copy(
         .values(left_until=None if left_s is None else now + left_s)
     )
     db.execute(sa.update(_TASK).where(_TASK.c.id == seen.task_id).values(starts=_TASK.c.starts + 1))
-    outbox.owe_launch(db, node_id, [new_id])
+    outbox.owe_launches(db, {node_id: [new_id]})
     events.happened(
         db,
         EventKind.ATTEMPT_COPIED,

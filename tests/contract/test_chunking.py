@@ -77,5 +77,5 @@ def test_the_last_frames_come_first_in_a_job_that_is_reversed(engine: sa.Engine)
     recut(engine, job_id, 4)
     with writing(engine) as db:
         moves.lock_jobs(db, [job_id])
-        (claimed,) = dispatching.claim(db, read(engine, job_id).steps[0].id, BLADE, 1)
+        ((claimed,),) = dispatching.claim(db, read(engine, job_id).steps[0].id, [(BLADE, 1)])
     assert claimed.index == packed(Chunk(first=8, length=2))

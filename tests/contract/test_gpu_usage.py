@@ -22,6 +22,7 @@ from farm.store import dispatching, events, jobs, moves, nodes
 from farm.store.engine import reading, writing
 from farm.wire.messages import Finished, Heartbeat
 from tests.contract.test_store import a_step, submit
+from tests.leasing import lease
 
 NODE = NodeId("n1")
 USAGE = DeviceUsage(
@@ -74,22 +75,13 @@ def submitted(engine: sa.Engine, *, gpus: int = 0) -> JobId:
 def finish(engine: sa.Engine, job_id: JobId, name: str, **told: Any) -> None:
     with writing(engine) as db:
         step = jobs.read_job(db, job_id).steps[-1]
-        (task,) = dispatching.claim(db, step.id, NODE, 1)
-        dispatching.lease(
-            db,
-            [(task, AttemptId(name))],
-            job_id=job_id,
-            step_id=step.id,
-            node_id=NODE,
-            device_id="GPU-1,GPU-2",
-            lease_s=30,
-        )
+        lease(db, step.id, NODE, 1, device_id="GPU-1,GPU-2", name=lambda task: name)
     report = Finished(
         attempt_id=AttemptId(name), outcome=Outcome.SUCCEEDED, published_by=AttemptId(name), runtime_s=1800.0
     )
     with writing(engine) as db:
         moves.lock_jobs(db, {job_id})
-        dispatching.finished(db, NODE, [replace(report, **told)])
+        dispatching.finished(db, {NODE: [replace(report, **told)]})
 
 
 def test_use_is_kept_with_the_attempt_and_summed_per_job(engine: sa.Engine) -> None:
@@ -155,16 +147,7 @@ def test_the_most_vram_that_was_seen_counts_for_the_next(engine: sa.Engine) -> N
         (group,) = dispatching.groups(db)
     assert group.demand.vram_seen_mib == 10_000
     with writing(engine) as db:
-        (task,) = dispatching.claim(db, group.step_id, NODE, 1)
-        dispatching.lease(
-            db,
-            [(task, AttemptId("a3"))],
-            job_id=job_id,
-            step_id=group.step_id,
-            node_id=NODE,
-            device_id="GPU-1",
-            lease_s=30,
-        )
+        lease(db, group.step_id, NODE, 1, device_id="GPU-1")
     with reading(engine) as db:
         (use,) = dispatching.uses(db)[NODE]
     assert use.vram_mib == 11_500 + VRAM_RESERVE_MIB

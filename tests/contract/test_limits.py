@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
 
 import pytest
@@ -21,6 +20,7 @@ from farm.store.engine import reading, writing
 from farm.store.leader import Lead
 from farm.store.tables import TaskRow
 from tests.contract.test_store import a_step, claim, enrol, expire_all, finish, start, submit
+from tests.leasing import lease
 
 ARNOLD = Demand(amounts=((f"{LIMIT_PREFIX}arnold", 1.0),))
 
@@ -122,19 +122,7 @@ def test_two_schedulers_together_never_exceed_a_limit(engine: sa.Engine) -> None
         needs = (("arnold", 1),)
         with leader.leading(engine, lead) as db:
             count = limits.ledger(db).how_many(needs, job_id=job_id, node_id=NodeId("x"), wanted=wanted)
-            claimed = dispatching.claim(db, step_id, NodeId("x"), count)
-            pairs = [(task, AttemptId(str(uuid.uuid4()))) for task in claimed]
-            if pairs:
-                dispatching.lease(
-                    db,
-                    pairs,
-                    job_id=job_id,
-                    step_id=step_id,
-                    node_id=NodeId("x"),
-                    device_id="cpu",
-                    lease_s=30,
-                )
-            return len(claimed)
+            return len(lease(db, step_id, NodeId("x"), count))
 
     first = leader.acquire(engine, holder="first", ttl_s=60)
     assert first is not None

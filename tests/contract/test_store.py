@@ -29,6 +29,7 @@ from farm.store import dispatching, events, jobs, leader, logs, moves, nodes, ou
 from farm.store.engine import among, db_now, open_engine, reading, writing
 from farm.store.tables import AttemptRow, StepRow, TaskRow
 from farm.wire.messages import Finished, FromNode, Heartbeat, LogChunk, Progress, Telemetry, dump, load
+from tests.leasing import lease
 
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _STEP = StepRow.__table__  # type: ignore[attr-defined]
@@ -89,13 +90,9 @@ def claim(
     with writing(engine) as db:
         moves.lock_jobs(db, [job_id])
         step_id = jobs.read_job(db, job_id).steps[step].id
-        pairs = [(task, AttemptId(str(uuid.uuid4()))) for task in dispatching.claim(db, step_id, node, count)]
-        if pairs:
-            dispatching.lease(
-                db, pairs, job_id=job_id, step_id=step_id, node_id=node, device_id="cpu", lease_s=30
-            )
+        leases = lease(db, step_id, node, count)
     check_counts(engine)
-    return [attempt for _, attempt in pairs]
+    return [each.attempt_id for each in leases]
 
 
 def start(engine: sa.Engine, attempts: Sequence[AttemptId], *, node: NodeId = BLADE) -> None:
@@ -116,7 +113,7 @@ def finish(
     with writing(engine) as db:
         dispatching.lock_jobs_of(db, attempts)
         reports = [Finished(attempt_id=a, outcome=outcome, **others) for a in attempts]
-        dispatching.finished(db, node, reports)
+        dispatching.finished(db, {node: reports})
     check_counts(engine)
 
 
@@ -198,7 +195,8 @@ def test_tasks_are_claimed_in_the_order_of_the_job(engine: sa.Engine) -> None:
         job_id = submit(engine, reverse=reverse)
         with writing(engine) as db:
             step_id = jobs.read_job(db, job_id).steps[0].id
-            assert [task.index for task in dispatching.claim(db, step_id, BLADE, 2)] == expected
+            (claimed,) = dispatching.claim(db, step_id, [(BLADE, 2)])
+            assert [task.index for task in claimed] == expected
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse", "first-middle-last", "every-3"])
@@ -437,7 +435,8 @@ def test_two_claimers_at_once_never_get_one_task(engine: sa.Engine) -> None:
         barrier.wait()
         while read(engine, job_id).counts.ready:
             with writing(engine) as db:
-                mine += [task.task_id for task in dispatching.claim(db, step_id, NodeId(node), 4)]
+                (claimed,) = dispatching.claim(db, step_id, [(NodeId(node), 4)])
+                mine += [task.task_id for task in claimed]
 
     run_all([lambda mine=mine, n=n: take(mine, f"n{n}") for n, mine in enumerate(got)])
     every = list(itertools.chain(*got))
@@ -478,7 +477,7 @@ def test_the_claim_reads_an_index_and_nothing_else(engine: sa.Engine) -> None:
     with writing(engine) as db:
         if db.dialect.name == "postgresql":
             db.exec_driver_sql("ANALYZE task")
-        dispatching.claim(db, step_id, BLADE, 4)
+        dispatching.claim(db, step_id, [(BLADE, 4)])
     sa.event.remove(engine, "before_cursor_execute", watch)
     [(statement, parameters)] = seen
     with reading(engine) as db:
@@ -788,10 +787,9 @@ def test_of_many_that_want_to_lead_one_does(engine: sa.Engine) -> None:
 
 def test_what_is_owed_is_kept_until_it_is_sent(engine: sa.Engine) -> None:
     with writing(engine) as db:
-        outbox.owe_launch(db, "a", [AttemptId("x")])
-        outbox.owe_launch(db, "b", [AttemptId("y")])
+        outbox.owe_launches(db, {NodeId("a"): [AttemptId("x")], NodeId("b"): [AttemptId("y")]})
     with contextlib.suppress(RuntimeError), writing(engine) as db:
-        outbox.owe_launch(db, "c", [AttemptId("z")])
+        outbox.owe_launches(db, {NodeId("c"): [AttemptId("z")]})
         raise RuntimeError("the transaction fails")
     with writing(engine) as db:
         owed = outbox.read(db)

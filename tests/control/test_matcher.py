@@ -12,7 +12,7 @@ from farm.control.matcher import Matcher, predictive_of
 from farm.errors import UserError
 from farm.flow.submit import plan_job
 from farm.flow.weights import Order
-from farm.model.ids import AttemptId, JobId, NodeId, StepId
+from farm.model.ids import JobId, NodeId, StepId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome
 from farm.model.work import Submission
@@ -20,6 +20,7 @@ from farm.settings import Settings, load_settings
 from farm.store import dispatching, forecasts, jobs, learnt, moves, nodes, policies
 from farm.store.engine import reading, writing
 from farm.wire.messages import Finished, Heartbeat
+from tests.leasing import lease
 
 SPEED = {"fast": 1.0, "slow": 4.0}
 
@@ -61,28 +62,26 @@ def play(engine: sa.Engine, matcher: Matcher, seconds: float, *, saves: bool = F
     for assignment in plan:
         with writing(engine) as db:
             moves.lock_jobs(db, {assignment.job_id})
-            claimed = dispatching.claim(db, assignment.step_id, assignment.node_id, assignment.count)
-            ids = [AttemptId(str(uuid.uuid4())) for _ in claimed]
-            dispatching.lease(
+            leases = lease(
                 db,
-                list(zip(claimed, ids, strict=True)),
-                job_id=assignment.job_id,
-                step_id=assignment.step_id,
-                node_id=assignment.node_id,
+                assignment.step_id,
+                assignment.node_id,
+                assignment.count,
                 device_id=assignment.device_id,
-                lease_s=30,
             )
+            ids = [each.attempt_id for each in leases]
         with writing(engine) as db:
             if saves:
                 matcher.save(db)
             runtime_s = seconds * SPEED[assignment.node_id]
             dispatching.finished(
                 db,
-                assignment.node_id,
-                [
-                    Finished(attempt_id=a, outcome=Outcome.SUCCEEDED, runtime_s=runtime_s, load_s=1.0)
-                    for a in ids
-                ],
+                {
+                    assignment.node_id: [
+                        Finished(attempt_id=a, outcome=Outcome.SUCCEEDED, runtime_s=runtime_s, load_s=1.0)
+                        for a in ids
+                    ]
+                },
             )
         given[assignment.node_id] = given.get(assignment.node_id, 0) + len(ids)
         with reading(engine) as db:

@@ -23,6 +23,7 @@ from farm.store import dispatching, jobs, moves, nodes
 from farm.store.engine import reading, writing
 from farm.store.tables import AttemptRow
 from farm.wire.messages import Heartbeat
+from tests.leasing import lease
 
 
 def settings(tmp_path: Path, **changed: Any) -> Settings:
@@ -74,19 +75,10 @@ def start(engine: sa.Engine, assignments: tuple[Assignment, ...]) -> list[Attemp
     for each in assignments:
         with writing(engine) as db:
             moves.lock_jobs(db, {each.job_id})
-            claimed = dispatching.claim(db, each.step_id, each.node_id, each.count)
-            pairs = [(task, AttemptId(str(uuid.uuid4()))) for task in claimed]
-            dispatching.lease(
-                db,
-                pairs,
-                job_id=each.job_id,
-                step_id=each.step_id,
-                node_id=each.node_id,
-                device_id=each.device_id,
-                lease_s=30,
-            )
-            dispatching.started(db, each.node_id, [attempt for _, attempt in pairs])
-            begun += [attempt for _, attempt in pairs]
+            leases = lease(db, each.step_id, each.node_id, each.count, device_id=each.device_id)
+            attempts = [given.attempt_id for given in leases]
+            dispatching.started(db, each.node_id, attempts)
+            begun += attempts
     return begun
 
 

@@ -25,6 +25,7 @@ from farm.store.leader import acquire, resign
 from farm.wire.messages import Finished
 from tests.conftest import missing
 from tests.edges.cli_farm import Cli
+from tests.leasing import lease
 from workers import staging
 
 NODE = NodeId("blade")
@@ -67,13 +68,9 @@ class Kept:
         with writing(self.engine) as db:
             moves.lock_jobs(db, [job_id])
             step_id = jobs.read_job(db, job_id).steps[0].id
-            claimed = dispatching.claim(db, step_id, NODE, count)
-            pairs = [(task, AttemptId(str(uuid.uuid4()))) for task in claimed]
-            dispatching.lease(
-                db, pairs, job_id=job_id, step_id=step_id, node_id=NODE, device_id="cpu", lease_s=30
-            )
-            for task, attempt_id in pairs:
-                path = self.out / f"{task.index + 1}.bin"
+            for given in lease(db, step_id, NODE, count):
+                attempt_id = given.attempt_id
+                path = self.out / f"{given.task.index + 1}.bin"
                 path.write_bytes(b"frame")
                 file = PublishedFile(path=str(path), size_bytes=5)
                 end = Finished(
@@ -82,7 +79,7 @@ class Kept:
                     files=(file,),
                     published_by=attempt_id,
                 )
-                dispatching.finished(db, NODE, [end])
+                dispatching.finished(db, {NODE: [end]})
 
     def states(self, job_id: JobId) -> list[TaskState]:
         with reading(self.engine) as db:

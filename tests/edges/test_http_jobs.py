@@ -18,6 +18,7 @@ from farm.store.engine import open_engine, writing
 from farm.store.tables import StepRow
 from farm.wire.messages import Finished, Heartbeat, LogChunk
 from tests.edges.api import V1, Api, open_api, submission, template
+from tests.leasing import lease
 
 
 @pytest.fixture
@@ -52,19 +53,10 @@ def _start(engine: sa.Engine, job_id: int, count: int, *, node: str = "blade") -
     with writing(engine) as db:
         moves.lock_jobs(db, [job_id])
         step = jobs.read_job(db, job_id).steps[0]
-        claimed = dispatching.claim(db, step.id, NodeId(node), count)
-        pairs = [(task, AttemptId(f"{job_id}-{task.index}")) for task in claimed]
-        dispatching.lease(
-            db,
-            pairs,
-            job_id=job_id,
-            step_id=step.id,
-            node_id=NodeId(node),
-            device_id="cpu",
-            lease_s=30,
-        )
-        dispatching.started(db, NodeId(node), [attempt for _, attempt in pairs])
-        return [attempt for _, attempt in pairs]
+        leases = lease(db, step.id, NodeId(node), count, name=lambda task: f"{job_id}-{task.index}")
+        attempts = [each.attempt_id for each in leases]
+        dispatching.started(db, NodeId(node), attempts)
+        return attempts
 
 
 def _end(
@@ -76,7 +68,7 @@ def _end(
             Finished(attempt_id=AttemptId(a), outcome=outcome, runtime_s=runtime_s, reason="broken")
             for a in attempts
         ]
-        dispatching.finished(db, NodeId("blade"), reports)
+        dispatching.finished(db, {NodeId("blade"): reports})
 
 
 # --- submitting ---------------------------------------------------------------------------------------

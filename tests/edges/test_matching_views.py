@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from farm.control.matcher import Matcher
 from farm.http import examples
-from farm.model.ids import AttemptId, NodeId
+from farm.model.ids import NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome
 from farm.settings import load_settings
@@ -21,6 +21,7 @@ from farm.store.engine import open_engine, reading, writing
 from farm.wire.messages import Finished, Heartbeat
 from tests.edges.api import V1, Api, open_api
 from tests.edges.cli_farm import Cli, FakeFarm
+from tests.leasing import lease
 
 
 @pytest.fixture
@@ -46,22 +47,20 @@ def _play(engine: sa.Engine, matcher: Matcher, seconds: float) -> None:
     for assignment in plan:
         with writing(engine) as db:
             moves.lock_jobs(db, {assignment.job_id})
-            claimed = dispatching.claim(db, assignment.step_id, assignment.node_id, assignment.count)
-            pairs = [(task, AttemptId(f"a-{task.task_id}")) for task in claimed]
-            dispatching.lease(
+            leases = lease(
                 db,
-                pairs,
-                job_id=assignment.job_id,
-                step_id=assignment.step_id,
-                node_id=assignment.node_id,
+                assignment.step_id,
+                assignment.node_id,
+                assignment.count,
                 device_id=assignment.device_id,
-                lease_s=30,
                 decision=matcher.decision(assignment),
+                name=lambda task: f"a-{task.task_id}",
             )
-            ends = [Finished(attempt_id=a, outcome=Outcome.SUCCEEDED, runtime_s=seconds) for _, a in pairs]
-            dispatching.finished(db, assignment.node_id, ends)
+            attempts = [each.attempt_id for each in leases]
+            ends = [Finished(attempt_id=a, outcome=Outcome.SUCCEEDED, runtime_s=seconds) for a in attempts]
+            dispatching.finished(db, {assignment.node_id: ends})
         with reading(engine) as db:
-            matcher.learn(db, [a for _, a in pairs])
+            matcher.learn(db, attempts)
     with writing(engine) as db:
         matcher.save(db)
 

@@ -123,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a start counts whatever became of the attempt",
-        cuts=(Cut(f"{_DISPATCHING}:started", '            _ATTEMPT.c.state == "assigned",\n', ""),),
+        cuts=(Cut(f"{_DISPATCHING}:_starting", '            _ATTEMPT.c.state == "assigned",\n', ""),),
         profile="messages",
         said="I4",
     ),
@@ -146,7 +146,7 @@ MUTANTS: tuple[Mutant, ...] = (
         cuts=(
             Cut(
                 f"{_DISPATCHING}:lease",
-                "outbox.owe_launch(db, node_id, [attempt_id for _, attempt_id in claimed])",
+                "outbox.owe_launches(db, launches)",
                 "pass",
             ),
         ),
@@ -157,12 +157,12 @@ MUTANTS: tuple[Mutant, ...] = (
         name="tasks that are no longer ready are claimed",
         cuts=(
             Cut(
-                f"{_DISPATCHING}:claim",
+                f"{_DISPATCHING}:_claim_query",
                 '            _TASK.c.state == "ready",\n',
                 '            _TASK.c.state.in_(["ready", "running"]),\n',
             ),
             Cut(
-                f"{_DISPATCHING}:claim",
+                f"{_DISPATCHING}:_claim_query",
                 '.where(_TASK.c.id.in_(wanted), _TASK.c.state == "ready")',
                 ".where(_TASK.c.id.in_(wanted))",
             ),
@@ -288,22 +288,36 @@ def planted(mutant: Mutant) -> Iterator[None]:
             function = _function(cut.where)
             changed.append((function, function.__code__))
             function.__code__ = _changed(function, cut, mutant.name)
+        _forget_statements(mutant)
         yield
     finally:
         for function, code in reversed(changed):
             function.__code__ = code
+        _forget_statements(mutant)
+
+
+def _forget_statements(mutant: Mutant) -> None:
+    """Statements are built once: they have to be built anew with the bug, and without it."""
+    for cut in mutant.cuts:
+        forget = getattr(_found(cut.where), "cache_clear", None)
+        if forget is not None:
+            forget()
 
 
 _sources: dict[Any, str] = {}
 
 
-def _function(where: str) -> Any:
+def _found(where: str) -> Any:
     module_name, _, path = where.partition(":")
     found: Any = importlib.import_module(module_name)
     for part in path.split("."):
         found = getattr(found, part)
-    # Of a context manager, the generator inside: its users have imported the wrapper.
-    return inspect.unwrap(found)
+    return found
+
+
+def _function(where: str) -> Any:
+    """Of a context manager, the generator inside: its users have imported the wrapper."""
+    return inspect.unwrap(_found(where))
 
 
 def _changed(function: Any, cut: Cut, name: str) -> Any:
