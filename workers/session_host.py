@@ -88,7 +88,7 @@ class Attempt:
 
     def make(self) -> Finished:
         """Run it to its end; afterwards none of its processes is left, or the reason says so."""
-        self._cpu_before_s = _cpu_s()
+        self._cpu_before_s = _collected_cpu_s() + (0.0 if self._host.is_empty else containment.cpu_s())
         try:
             verdict = self._to_the_end()
         except staging.StagingError as error:
@@ -120,10 +120,11 @@ class Attempt:
         )
 
     def _to_the_end(self) -> Verdict:
-        stuck = containment.kill_leftovers(limit_s=0, spare=self._host.spared)
-        if stuck:
-            self._stuck = stuck
-            return Verdict(outcome=Outcome.NODE_FAULT, reason=stuck)
+        if not self._host.is_empty:
+            stuck = containment.kill_leftovers(limit_s=0, spare=self._host.spared)
+            if stuck:
+                self._stuck = stuck
+                return Verdict(outcome=Outcome.NODE_FAULT, reason=stuck)
         if self._host.link.stop is not None:
             outcome, reason = self._host.link.stop
             return Verdict(outcome=outcome, reason=reason)
@@ -182,14 +183,15 @@ class Attempt:
     def _run_processes(self) -> tuple[Ending, Output]:
         kept = self._host.session
         directory = self._host.make_directory() if kept is None else kept.directory
+        self._host.is_empty = False
         try:
             ending, output = self._run_in(directory)
             self._ended = time.monotonic()
-            self._cpu_s = _cpu_s() - self._cpu_before_s
-            stuck = containment.kill_leftovers(spare=self._host.spared)
-            if stuck:
-                self._stuck = stuck
-                ending = replace(ending, stop=None, timeout_s=None, refusal=(Outcome.NODE_FAULT, stuck))
+            self._cpu_s = _collected_cpu_s() - self._cpu_before_s
+            self._host.is_empty = not containment.descendants()
+            if not self._host.is_empty:
+                self._cpu_s += containment.cpu_s()
+                ending = self._end_leftovers(ending)
             output.close()
             if ending.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL):
                 ending = replace(ending, oom_kills=self._host.new_oom_kills())
@@ -198,11 +200,19 @@ class Attempt:
             if self._host.session is None:
                 self._host.leave_directory(directory)
 
+    def _end_leftovers(self, ending: Ending) -> Ending:
+        """What the attempt has left running, and has no business to."""
+        stuck = containment.kill_leftovers(spare=self._host.spared)
+        if not stuck:
+            return ending
+        self._stuck = stuck
+        return replace(ending, stop=None, timeout_s=None, refusal=(Outcome.NODE_FAULT, stuck))
+
     def _run_in(self, directory: str) -> tuple[Ending, Output]:
         order, script = self._order, self._script
         added = {**self._run.environment, TAG: order.attempt_id}
         added.setdefault("TMPDIR", directory)
-        action = plain.plain_action(script.template, script.step)
+        action = self._host.plain_action(script)
         argv = (
             plain.fill(action, self._parameters, order.parameters, directory) if action is not None else None
         )
@@ -345,6 +355,10 @@ class Host:
         """Open after the last task, for the next one of its step."""
         self._session_of: tuple[Any, ...] = ()
         self._root = root
+        self.is_empty = False
+        """The last attempt has left no process: none of its own, none that is spared."""
+        self._plain_of: tuple[dict[str, Any], str] | None = None
+        self._plain: plain.PlainAction | None = None
         self._directories = 0
         self._identity: tuple[int, int, int] | None = None
         self._empty: str | None = None
@@ -382,6 +396,13 @@ class Host:
             session.close(self.link)
             containment.kill_leftovers()
             self.leave_directory(session.directory)
+
+    def plain_action(self, script: StepScript) -> plain.PlainAction | None:
+        """As `plain.plain_action`, read once for all attempts of a step that come one after the other."""
+        if self._plain_of != (script.template, script.step):
+            self._plain = plain.plain_action(script.template, script.step)
+            self._plain_of = script.template, script.step
+        return self._plain
 
     def make_directory(self) -> str:
         """An empty, private working directory for the next attempt."""
@@ -451,10 +472,10 @@ def _oom_kills() -> int | None:
     return None
 
 
-def _cpu_s() -> float:
-    """CPU seconds of all that this host has started, living or collected."""
+def _collected_cpu_s() -> float:
+    """CPU seconds of all that this host has started and that has ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime + containment.cpu_s()
+    return usage.ru_utime + usage.ru_stime
 
 
 def _make_root() -> Path:

@@ -205,6 +205,34 @@ def test_a_command_that_is_not_installed_is_the_nodes_fault(host: HostDriver) ->
     assert (finished.outcome, finished.reason) == (Outcome.NODE_FAULT, "command not found: no-such-renderer")
 
 
+def test_a_command_begins_in_a_session_and_directory_of_its_own_and_ignores_no_signal(
+    host: HostDriver,
+) -> None:
+    look = "cut -d' ' -f1,6 /proc/$$/stat; pwd; echo $TMPDIR; grep SigIgn /proc/$$/status"
+    finished = host.run(make_run(command_template("sh", ("-c", look)), "begins-1"))
+    assert finished.outcome is Outcome.SUCCEEDED, finished
+    # The first line is the command itself, shown before its output.
+    numbers, directory, temporary, ignored = host.seen.text.splitlines()[1:]
+    pid, session = numbers.split()
+    assert session == pid
+    assert directory == temporary
+    # Those above 31 are the C library's own.
+    assert int(ignored.split()[1], 16) & (1 << 31) - 1 == 0
+
+
+def test_a_file_that_is_no_program_is_the_nodes_fault_and_the_next_one_runs(
+    host: HostDriver, tmp_path: Path
+) -> None:
+    refused = tmp_path / "refused"
+    refused.write_text("not a program\n")
+    for mode, reason in ((0o600, "Permission denied"), (0o700, "Exec format error")):
+        refused.chmod(mode)
+        finished = host.run(make_run(command_template(str(refused), ()), f"refused-{mode}"))
+        assert (finished.outcome, finished.exit_code) == (Outcome.NODE_FAULT, None)
+        assert finished.reason == f"{refused} cannot be run: {reason}"
+    assert host.run(make_run(command_template("true", ()), "refused-next")).outcome is Outcome.SUCCEEDED
+
+
 def test_an_attempt_that_runs_too_long_is_stopped_as_stalled(host: HostDriver) -> None:
     finished = host.run(make_run(renderer_template("sleep", "60"), "slow-1", timeout_s=0.2))
     assert (finished.outcome, finished.reason) == (Outcome.STALLED, "ran longer than 0.2 s and was stopped")
