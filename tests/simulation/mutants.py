@@ -71,6 +71,11 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a lease ends before its time",
         cuts=(
             Cut(
+                f"{_DISPATCHING}:_ran_out",
+                "_ATTEMPT.c.lease_until < db_now()",
+                "_ATTEMPT.c.lease_until < db_now() + 26",
+            ),
+            Cut(
                 f"{_DISPATCHING}:expired",
                 "_ATTEMPT.c.lease_until < db_now()",
                 "_ATTEMPT.c.lease_until < db_now() + 26",
