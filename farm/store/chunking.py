@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -33,7 +35,15 @@ class AdaptiveStep:
 
 def adaptive_steps(db: sa.Connection) -> list[AdaptiveStep]:
     """Steps with chunks that wait, and enough that were rendered."""
-    query = (
+    return [
+        AdaptiveStep(step_id=StepId(row.id), job_id=JobId(row.job_id), target_s=row.chunk_target_s)
+        for row in db.execute(_adaptive_query())
+    ]
+
+
+@cache
+def _adaptive_query() -> sa.Select[Any]:
+    return (
         sa.select(_STEP.c.id, _STEP.c.job_id, _STEP.c.chunk_target_s)
         .join(_JOB, _JOB.c.id == _STEP.c.job_id)
         .where(
@@ -44,10 +54,6 @@ def adaptive_steps(db: sa.Connection) -> list[AdaptiveStep]:
         )
         .order_by(_STEP.c.id)
     )
-    return [
-        AdaptiveStep(step_id=StepId(row.id), job_id=JobId(row.job_id), target_s=row.chunk_target_s)
-        for row in db.execute(query)
-    ]
 
 
 def runs(db: sa.Connection, step_id: StepId) -> list[ChunkRun]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -32,11 +34,11 @@ class Lead:
 def acquire(engine: sa.Engine, *, holder: str, ttl_s: float) -> Lead | None:
     """Take or renew the lease; None when another holds it. Renewal keeps the epoch, a change raises it."""
     with writing(engine) as db:
+        renewed = db.scalar(_renewal(), {"of_holder": holder, "ttl_s": ttl_s})
+        if renewed is not None:
+            return Lead(holder=holder, epoch=renewed)
         row = db.execute(sa.select(_T).where(_T.c.name == _NAME).with_for_update()).mappings().first()
         now = db.scalar(sa.select(db_now())) or 0.0
-        if row is not None and row["holder"] == holder and row["until"] > now:
-            db.execute(sa.update(_T).where(_T.c.name == _NAME).values(until=now + ttl_s))
-            return Lead(holder=holder, epoch=row["epoch"])
         if row is not None and row["until"] > now:
             return None
         # Not below the wall clock: after a restored backup or a lossy failover no epoch comes twice.
@@ -52,6 +54,16 @@ def acquire(engine: sa.Engine, *, holder: str, ttl_s: float) -> Lead | None:
             db.execute(sa.update(_T).where(_T.c.name == _NAME).values(**values))
         events.happened(db, EventKind.LEADER_CHANGED, f"{holder} leads, epoch {epoch}")
         return Lead(holder=holder, epoch=epoch)
+
+
+@cache
+def _renewal() -> Any:
+    return (
+        sa.update(_T)
+        .where(_T.c.name == _NAME, _T.c.holder == sa.bindparam("of_holder"), _T.c.until > db_now())
+        .values(until=db_now() + sa.bindparam("ttl_s", type_=sa.Float()))
+        .returning(_T.c.epoch)
+    )
 
 
 def current(db: sa.Connection) -> str | None:
@@ -72,11 +84,13 @@ def resign(engine: sa.Engine, lead: Lead) -> None:
 def leading(engine: sa.Engine, lead: Lead) -> Iterator[sa.Connection]:
     """A writing transaction that holds only while `lead` does; raises NotLeader, nothing is written then."""
     with writing(engine) as db:
-        check = (
-            sa.select(_T.c.epoch)
-            .where(_T.c.holder == lead.holder, _T.c.epoch == lead.epoch, _T.c.until > db_now())
-            .with_for_update(read=True)
-        )
-        if db.scalar(check) is None:
+        if db.scalar(_lead_query(), {"of_holder": lead.holder, "of_epoch": lead.epoch}) is None:
             raise NotLeader(f"{lead.holder} no longer leads (epoch {lead.epoch})")
         yield db
+
+
+@cache
+def _lead_query() -> sa.Select[Any]:
+    is_holder = _T.c.holder == sa.bindparam("of_holder")
+    is_epoch = _T.c.epoch == sa.bindparam("of_epoch")
+    return sa.select(_T.c.epoch).where(is_holder, is_epoch, _T.c.until > db_now()).with_for_update(read=True)

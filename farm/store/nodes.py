@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -49,8 +51,7 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     unusable = _unusable(beat)
     if unusable:
         return Hearing(refused=unusable)
-    now = db.scalar(sa.select(db_now())) or 0.0
-    row = db.execute(sa.select(_T).where(_T.c.id == beat.node_id)).mappings().first()
+    row = db.execute(_KNOWN, {"of_node": beat.node_id}).mappings().first()
     if beat.wire > WIRE_VERSION:
         return Hearing(
             refused=f"it speaks wire version {beat.wire}, this farm {WIRE_VERSION}: upgrade the farm"
@@ -62,8 +63,9 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     if row is None:
         if beat.capabilities is None:
             return Hearing(wants_hello=True)
-        _insert(db, beat, now)
+        _insert(db, beat)
         return Hearing(is_first=True)
+    now = row["now"]
     is_new_session = row["session"] != beat.session
     if is_new_session:
         # On one machine the agent's lock file has shown that the old one is dead; on another it may live.
@@ -76,7 +78,7 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
         # Doubled, or it lay in the hands of a scheduler that was stopped.
         return Hearing(is_old=True)
     state = NodeState.DRAINING if beat.is_draining or beat.fault else NodeState.ONLINE
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "seen_at": now,
         "session": beat.session,
         "boot_id": beat.boot_id,
@@ -89,7 +91,7 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     }
     if beat.capabilities is not None:
         values["capabilities"] = rows.to_json(beat.capabilities)
-    db.execute(sa.update(_T).where(_T.c.id == beat.node_id).values(**values))
+    db.execute(_updating(tuple(values)), {"of_node": beat.node_id, **_named(values)})
     if is_new_session or row["state"] in (NodeState.OFFLINE, NodeState.SUSPECT):
         text = "restarted" if is_new_session else "back"
         events.happened(db, EventKind.NODE_ONLINE, text, node_id=beat.node_id)
@@ -99,6 +101,19 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
         before = () if is_new_session else [rows.from_json(DeviceLoad, load) for load in row["loads"]]
         _tell_of_devices(db, beat, before)
     return Hearing(is_first=is_new_session)
+
+
+_KNOWN = sa.select(_T, db_now().label("now")).where(_T.c.id == sa.bindparam("of_node"))
+
+
+@cache
+def _updating(columns: tuple[str, ...]) -> sa.Update:
+    values: dict[str, Any] = {column: sa.bindparam(f"new_{column}") for column in columns}
+    return sa.update(_T).where(_T.c.id == sa.bindparam("of_node")).values(values)
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"new_{column}": value for column, value in values.items()}
 
 
 def _tell_of_devices(db: sa.Connection, beat: Heartbeat, before: Sequence[DeviceLoad]) -> None:
@@ -137,7 +152,7 @@ def _unusable(beat: Heartbeat) -> str:
     return ""
 
 
-def _insert(db: sa.Connection, beat: Heartbeat, now: float) -> None:
+def _insert(db: sa.Connection, beat: Heartbeat) -> None:
     db.execute(
         sa.insert(_T).values(
             id=beat.node_id,
@@ -145,8 +160,8 @@ def _insert(db: sa.Connection, beat: Heartbeat, now: float) -> None:
             session=beat.session,
             boot_id=beat.boot_id,
             sequence=beat.sequence,
-            seen_at=now,
-            enrolled_at=now,
+            seen_at=db_now(),
+            enrolled_at=db_now(),
             capabilities=rows.to_json(beat.capabilities),
             loads=[rows.to_json(load) for load in beat.loads],
             disk_free_mib=beat.disk_free_mib,
@@ -162,26 +177,32 @@ def watch(db: sa.Connection, *, suspect_s: float, offline_s: float) -> None:
         (NodeState.OFFLINE, EventKind.NODE_OFFLINE, offline_s),
         (NodeState.SUSPECT, EventKind.NODE_SUSPECTED, suspect_s),
     ):
-        silent: list[str] = list(
-            db.execute(
-                sa.update(_T)
-                .where(
-                    _T.c.seen_at < db_now() - after_s,
-                    _T.c.state.not_in([str(NodeState.OFFLINE), str(state)]),
-                )
-                .values(state=str(state), reason="")
-                .returning(_T.c.id)
-            ).scalars()
-        )
+        silent: list[str] = list(db.execute(_falling_silent(state), {"after_s": after_s}).scalars())
         for node_id in silent:
             events.happened(db, kind, f"silent for {after_s:.0f} s", node_id=node_id)
 
 
+@cache
+def _falling_silent(state: NodeState) -> Any:
+    return (
+        sa.update(_T)
+        .where(
+            _T.c.seen_at < db_now() - sa.bindparam("after_s", type_=sa.Float()),
+            _T.c.state.not_in([str(NodeState.OFFLINE), str(state)]),
+        )
+        .values(state=str(state), reason="")
+        .returning(_T.c.id)
+    )
+
+
+_ALL = sa.select(_T, db_now().label("now")).order_by(_T.c.id)
+
+
 def views(db: sa.Connection, uses: Mapping[NodeId, Sequence[Use]]) -> list[NodeView]:
     """Every node as matching sees it."""
-    now = db.scalar(sa.select(db_now())) or 0.0
     found = []
-    for row in db.execute(sa.select(_T).order_by(_T.c.id)).mappings():
+    for row in db.execute(_ALL).mappings():
+        now = row["now"]
         state = rows.node_state(row, now)
         accepts = state is NodeState.ONLINE
         node_id = NodeId(row["id"])

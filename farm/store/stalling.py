@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -123,7 +124,11 @@ def _bearable(seen: Evidence) -> Evidence:
 
 def running(db: sa.Connection) -> list[Running]:
     """Every running attempt with evidence, of tasks that run."""
-    now = db.scalar(sa.select(db_now())) or 0.0
+    return [_running(row) for row in db.execute(_running_query()).mappings() if row["evidence"]]
+
+
+@cache
+def _running_query() -> sa.Select[Any]:
     others = _ATTEMPT.alias("other")
     same_task = sa.and_(others.c.task_id == _ATTEMPT.c.task_id, others.c.generation == _ATTEMPT.c.generation)
     copies = (
@@ -138,9 +143,10 @@ def running(db: sa.Connection) -> list[Running]:
         .correlate(_ATTEMPT)
         .scalar_subquery()
     )
-    query = (
+    return (
         sa.select(
             _ATTEMPT,
+            db_now().label("now"),
             _TASK.c.attempt_id.label("owner_id"),
             _TASK.c.avoid_node,
             _STEP.c.isolation,
@@ -158,10 +164,9 @@ def running(db: sa.Connection) -> list[Running]:
         .order_by(_ATTEMPT.c.started_at)
         .limit(20_000)
     )
-    return [_running(row, now) for row in db.execute(query).mappings() if row["evidence"]]
 
 
-def _running(row: rows.Row, now: float) -> Running:
+def _running(row: rows.Row) -> Running:
     count = row["runtime_count"]
     return Running(
         id=AttemptId(row["id"]),
@@ -179,7 +184,7 @@ def _running(row: rows.Row, now: float) -> Running:
         settings=rows.from_json(JobSettings, row["settings"]),
         avoids=frozenset(avoid.read(row["avoid_node"]).nodes),
         evidence=rows.from_json(Evidence, row["evidence"]),
-        told_s=max(0.0, now - (row["evidence_at"] or 0.0)),
+        told_s=max(0.0, row["now"] - (row["evidence_at"] or 0.0)),
         verdict=Verdict(kind=StallKind(row["stall"] or StallKind.WORKING), text=row["stall_text"] or ""),
         runtime_count=count,
         runtime_mean_s=row["runtime_sum_s"] / count if count else None,
@@ -191,39 +196,6 @@ def waiting(db: sa.Connection, *, older_s: float, heard_s: float) -> list[Waitin
 
     Of nodes that have spoken within `heard_s`: what one that is silent has begun is not known.
     """
-    others = _ATTEMPT.alias("other")
-    running_there = (
-        sa.select(sa.func.count())
-        .where(
-            others.c.node_id == _ATTEMPT.c.node_id,
-            others.c.device_id == _ATTEMPT.c.device_id,
-            others.c.state == "running",
-        )
-        .correlate(_ATTEMPT)
-        .scalar_subquery()
-    )
-    query = (
-        sa.select(
-            _ATTEMPT,
-            _TASK.c.avoid_node,
-            _STEP.c.demand,
-            _STEP.c.runtime_count,
-            _STEP.c.runtime_sum_s,
-            running_there.label("running_there"),
-        )
-        .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
-        .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
-        .join(_NODE, _NODE.c.id == _ATTEMPT.c.node_id)
-        .where(
-            _NODE.c.seen_at >= db_now() - heard_s,
-            _ATTEMPT.c.state == "assigned",
-            _ATTEMPT.c.assigned_at < db_now() - older_s,
-            _TASK.c.state == "assigned",
-            _TASK.c.attempt_id == _ATTEMPT.c.id,
-        )
-        .order_by(_ATTEMPT.c.assigned_at)
-        .limit(100)
-    )
     return [
         Waiting(
             id=AttemptId(row["id"]),
@@ -238,8 +210,45 @@ def waiting(db: sa.Connection, *, older_s: float, heard_s: float) -> list[Waitin
             runtime_mean_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
             is_behind_others=row["running_there"] > 0,
         )
-        for row in db.execute(query).mappings()
+        for row in db.execute(_waiting_query(), {"older_s": older_s, "heard_s": heard_s}).mappings()
     ]
+
+
+@cache
+def _waiting_query() -> sa.Select[Any]:
+    others = _ATTEMPT.alias("other")
+    running_there = (
+        sa.select(sa.func.count())
+        .where(
+            others.c.node_id == _ATTEMPT.c.node_id,
+            others.c.device_id == _ATTEMPT.c.device_id,
+            others.c.state == "running",
+        )
+        .correlate(_ATTEMPT)
+        .scalar_subquery()
+    )
+    return (
+        sa.select(
+            _ATTEMPT,
+            _TASK.c.avoid_node,
+            _STEP.c.demand,
+            _STEP.c.runtime_count,
+            _STEP.c.runtime_sum_s,
+            running_there.label("running_there"),
+        )
+        .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
+        .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
+        .join(_NODE, _NODE.c.id == _ATTEMPT.c.node_id)
+        .where(
+            _NODE.c.seen_at >= db_now() - sa.bindparam("heard_s", type_=sa.Float()),
+            _ATTEMPT.c.state == "assigned",
+            _ATTEMPT.c.assigned_at < db_now() - sa.bindparam("older_s", type_=sa.Float()),
+            _TASK.c.state == "assigned",
+            _TASK.c.attempt_id == _ATTEMPT.c.id,
+        )
+        .order_by(_ATTEMPT.c.assigned_at)
+        .limit(100)
+    )
 
 
 def take_back(db: sa.Connection, found: Sequence[Waiting]) -> None:

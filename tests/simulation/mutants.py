@@ -45,13 +45,19 @@ MUTANTS: tuple[Mutant, ...] = (
     # the leader
     Mutant(
         name="the leader's epoch is not checked",
-        cuts=(Cut("farm.store.leader:leading", "if db.scalar(check) is None:", "if False:"),),
+        cuts=(
+            Cut(
+                "farm.store.leader:leading",
+                'if db.scalar(_lead_query(), {"of_holder": lead.holder, "of_epoch": lead.epoch}) is None:',
+                "if False:",
+            ),
+        ),
         profile="scheduler",
         said="I7",
     ),
     Mutant(
         name="a leader writes on when its own lease is over",
-        cuts=(Cut("farm.store.leader:leading", ", _T.c.until > db_now())", ")"),),
+        cuts=(Cut("farm.store.leader:_lead_query", ", _T.c.until > db_now())", ")"),),
         profile="scheduler",
         said="I7",
     ),
@@ -76,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "_ATTEMPT.c.lease_until < db_now() + 26",
             ),
             Cut(
-                f"{_DISPATCHING}:expired",
+                f"{_DISPATCHING}:_expired_query",
                 "_ATTEMPT.c.lease_until < db_now()",
                 "_ATTEMPT.c.lease_until < db_now() + 26",
             ),
