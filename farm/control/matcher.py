@@ -85,6 +85,8 @@ class Matcher:
         self._saved_at = self._clock()
         self._is_policy_told = False
         self._has_work = False
+        self.is_ahead = False
+        """The last plan let tasks queue behind others: no slot waits for the next one."""
         self._prices: tuple[dict[str, list[float]], float] = ({}, 0.0)
         """As they were saved last."""
         self._forecast: set[tuple[JobId, int]] = set()
@@ -111,7 +113,9 @@ class Matcher:
             return self._plan(db, groups, views, limit=limit, free=free)
 
         plan = plan_around(policy, groups, kept, limit=limit, free=free)
-        return match.merged(plan + match.queue_ahead(groups, kept.views, plan, limit=limit))
+        ahead = match.queue_ahead(groups, kept.views, plan, limit=limit)
+        self.is_ahead = bool(ahead)
+        return match.merged(plan + ahead)
 
     def _plan(
         self,
@@ -132,7 +136,7 @@ class Matcher:
 
     def nothing_waits(self) -> None:
         """Instead of a plan: what was said of waiting work does not hold any more."""
-        self._has_work = False
+        self._has_work = self.is_ahead = False
 
     @staticmethod
     def _with_history(db: sa.Connection, model: RunTimeModel, groups: Sequence[Group]) -> Sequence[Group]:
@@ -216,7 +220,7 @@ class Matcher:
 
     def _keep_forecasts(self, db: sa.Connection) -> None:
         for due in forecasts.due(db, self._forecast):
-            runtimes_s = [each.runtime_s for each in jobs.newest_done(db, due.job_id)]
+            runtimes_s = jobs.newest_runtimes_s(db, due.job_id)
             expected = eta_s(due.left, runtimes_s, due.live)
             if expected is not None and due.left:
                 forecasts.keep(db, due.job_id, due.mark, *expected)

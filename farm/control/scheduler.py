@@ -81,10 +81,9 @@ _LOG = logging.getLogger(__name__)
 
 _WATCH_EVERY_S = 1.0
 _LINGER_S = 0.008
-_BUSY_LINGER_S = 0.06
-_BUSY = 20
-"""Reports come in crowds: a round for each would cost more than this wait. After a round that gave out
-more than `_BUSY` tasks the wait is longer: throughput counts then, not the single task."""
+_AHEAD_LINGER_S = 0.1
+"""Reports come in crowds: a round for each would cost more than this wait. It is longer while short tasks
+queue on the nodes: no slot waits for the next round then."""
 _SCRIPTS_KEPT = 1_000
 
 
@@ -276,7 +275,7 @@ class Scheduler:
         sent = self._send(answers)
         # With work still flowing the next round must not wait; otherwise a message will wake it.
         self._may_wait = not (assigned or sent)
-        self._linger_s = _BUSY_LINGER_S if assigned > _BUSY else _LINGER_S
+        self._linger_s = _AHEAD_LINGER_S if self._matcher.is_ahead else _LINGER_S
 
     def _leading(self) -> contextlib.AbstractContextManager[sa.Connection]:
         assert self._lead is not None

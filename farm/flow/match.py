@@ -7,6 +7,7 @@ left. A score is a plain function (`Score`), so that a policy can be swapped for
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -736,7 +737,9 @@ def used(
 
 SHORT_S: Final = 0.25
 """Tasks shorter than this end sooner than a report and the next launch have made their way."""
-AHEAD: Final = 8
+AHEAD_S: Final = 2.0
+"""A queued task waits, and holds up what comes after it, for about so long at most."""
+MOST_AHEAD: Final = 32
 """How many short tasks may wait on a device for each of its slots."""
 
 
@@ -755,7 +758,7 @@ def queue_ahead(
     """Short tasks for devices that are busy (or will be by `plans`): no slot need wait for a message.
 
     Only tasks that ask for no more than a slot, only behind other short tasks, and only while no group that
-    comes first is left waiting: a queued task waits, and holds up, for no longer than AHEAD x SHORT_S.
+    comes first is left waiting. All devices get queues of one length, as far as there are tasks.
     """
     given: dict[StepId, int] = defaultdict(int)
     held: dict[tuple[NodeId, str], int] = defaultdict(int)
@@ -782,27 +785,47 @@ def queue_ahead(
             continue
         if left <= 0 or not _is_short(group):
             break
-        for node in nodes:
-            for device in _queueing_devices(group, node):
-                if (node.id, device.id) in slow:
-                    continue
-                room = device.slots * (1 + AHEAD) - held[node.id, device.id]
-                count = min(room, waiting, left)
-                if count <= 0:
-                    continue
-                held[node.id, device.id] += count
-                waiting -= count
-                left -= count
-                ahead.append(
-                    Assignment(
-                        step_id=group.step_id,
-                        job_id=group.job_id,
-                        node_id=node.id,
-                        device_id=device.id,
-                        count=count,
-                    )
-                )
+        places = [
+            (node.id, device.id, device.slots)
+            for node in nodes
+            for device in _queueing_devices(group, node)
+            if (node.id, device.id) not in slow
+        ]
+        wanted = min(waiting, left)
+        depth = _depth(group, places, held, wanted)
+        counts: dict[tuple[NodeId, str], int] = defaultdict(int)
+        for level in (depth - 1, depth):
+            for node_id, device_id, slots in places:
+                place = node_id, device_id
+                count = min(slots * (1 + level) - held[place], wanted)
+                if count > 0:
+                    counts[place] += count
+                    held[place] += count
+                    wanted -= count
+        left -= sum(counts.values())
+        ahead += (
+            Assignment(
+                step_id=group.step_id, job_id=group.job_id, node_id=node_id, device_id=device_id, count=count
+            )
+            for (node_id, device_id), count in counts.items()
+        )
     return tuple(ahead)
+
+
+def _depth(
+    group: Group,
+    places: Sequence[tuple[NodeId, str, int]],
+    held: Mapping[tuple[NodeId, str], int],
+    wanted: int,
+) -> int:
+    """Tasks behind each slot: the fewest with which `wanted` find room, or the most that there may be."""
+    mean_s = group.mean_runtime_s or 0.0
+    most = min(MOST_AHEAD, int(AHEAD_S / mean_s)) if mean_s > 0 else MOST_AHEAD
+
+    def room(depth: int) -> int:
+        return sum(max(0, slots * (1 + depth) - held[node, device]) for node, device, slots in places)
+
+    return bisect_left(range(most), wanted, key=room)
 
 
 def _is_short(group: Group) -> bool:

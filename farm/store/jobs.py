@@ -561,6 +561,17 @@ class Done:
     decision: Decision | None
 
 
+def newest_runtimes_s(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list[float]:
+    """Of a job's accepted attempts, newest first."""
+    return list(db.scalars(_newest_done(job_id, _ATTEMPT.c.runtime_s).limit(limit)))
+
+
+def _newest_done(job_id: JobId, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    is_told = _ATTEMPT.c.runtime_s.is_not(None)
+    query = sa.select(*columns).where(_ATTEMPT.c.job_id == job_id, _ATTEMPT.c.state == "succeeded", is_told)
+    return query.order_by(_ATTEMPT.c.finished_at.desc())
+
+
 def newest_done(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list[Done]:
     """Of a job's accepted attempts, newest first."""
     first = _ATTEMPT.alias("first")
@@ -569,23 +580,17 @@ def newest_done(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list
         .where(first.c.task_id == _ATTEMPT.c.task_id, first.c.generation == _ATTEMPT.c.generation)
         .scalar_subquery()
     )
-    query = (
-        sa.select(
-            _ATTEMPT.c.step_id,
-            _ATTEMPT.c.runtime_s,
-            _ATTEMPT.c.load_s,
-            _ATTEMPT.c.finished_at,
-            _ATTEMPT.c.node_id,
-            _ATTEMPT.c.device_id,
-            _ATTEMPT.c.decision,
-            sa.func.coalesce(_ATTEMPT.c.started_at - begun, 0.0).label("before_s"),
-        )
-        .where(
-            _ATTEMPT.c.job_id == job_id, _ATTEMPT.c.state == "succeeded", _ATTEMPT.c.runtime_s.is_not(None)
-        )
-        .order_by(_ATTEMPT.c.finished_at.desc())
-        .limit(limit)
-    )
+    query = _newest_done(
+        job_id,
+        _ATTEMPT.c.step_id,
+        _ATTEMPT.c.runtime_s,
+        _ATTEMPT.c.load_s,
+        _ATTEMPT.c.finished_at,
+        _ATTEMPT.c.node_id,
+        _ATTEMPT.c.device_id,
+        _ATTEMPT.c.decision,
+        sa.func.coalesce(_ATTEMPT.c.started_at - begun, 0.0).label("before_s"),
+    ).limit(limit)
     return [
         Done(
             step_id=StepId(row.step_id),

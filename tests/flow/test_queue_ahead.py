@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from farm.flow.match import AHEAD, SHORT_S, Assignment, Group, queue_ahead
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.flow.match import AHEAD_S, MOST_AHEAD, SHORT_S, Assignment, Group, queue_ahead
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, NodeView, Use
 
@@ -21,10 +25,41 @@ def count(assignments: tuple[Assignment, ...]) -> int:
     return sum(assignment.count for assignment in assignments)
 
 
-def test_short_tasks_queue_on_a_busy_device_up_to_the_limit() -> None:
-    assert count(queue_ahead([SHORT], [BUSY], (), limit=500)) == 2 * AHEAD
-    queued = replace(BUSY, uses=BUSY.uses[:1] * (2 + 2 * AHEAD))
-    assert queue_ahead([SHORT], [queued], (), limit=500) == ()
+@pytest.mark.parametrize(
+    ("mean_runtime_s", "ahead"),
+    [(0.2, 10), (AHEAD_S / MOST_AHEAD, MOST_AHEAD), (0.001, MOST_AHEAD)],
+)
+def test_short_tasks_queue_on_a_busy_device_up_to_the_limit(mean_runtime_s: float, ahead: int) -> None:
+    short = replace(SHORT, mean_runtime_s=mean_runtime_s)
+    assert count(queue_ahead([short], [BUSY], (), limit=500)) == 2 * ahead
+    queued = replace(BUSY, uses=BUSY.uses[:1] * (2 + 2 * ahead))
+    assert queue_ahead([short], [queued], (), limit=500) == ()
+
+
+@given(
+    slots=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    queued=st.lists(st.integers(0, 40), min_size=5, max_size=5),
+    ready=st.integers(1, 300),
+)
+def test_queues_are_filled_to_one_length(slots: list[int], queued: list[int], ready: int) -> None:
+    nodes = [
+        replace(
+            BUSY,
+            id=NodeId(f"n{i}"),
+            capabilities=replace(BUSY.capabilities, devices=(replace(CPU, slots=n),)),
+            uses=BUSY.uses[:1] * (n + q),
+        )
+        for i, (n, q) in enumerate(zip(slots, queued, strict=False))
+    ]
+    plan = queue_ahead([replace(SHORT, ready=ready)], nodes, (), limit=500)
+    given_to = {a.node_id: a.count for a in plan}
+    depth = {
+        node.id: (given_to.get(node.id, 0) + q) / n for node, n, q in zip(nodes, slots, queued, strict=False)
+    }
+    longest = max((depth[node_id] for node_id in given_to), default=0.0)
+    assert all(depth[node.id] > longest - 1.001 for node in nodes)
+    room = sum(max(0, n * MOST_AHEAD - q) for n, q in zip(slots, queued, strict=False))
+    assert count(plan) == min(ready, room)
 
 
 def test_what_was_planned_in_the_same_round_counts() -> None:
