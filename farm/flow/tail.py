@@ -11,6 +11,7 @@ from farm.flow.predict import RunTimes
 from farm.flow.waiting import Waiting
 
 _SLACK_S: Final = 2.0
+"""When a busy device will be free is a guess; one that is free takes the task at once."""
 _BETTER: Final = 0.95
 """A device is better where a task takes less than this share of its time here."""
 
@@ -46,7 +47,8 @@ class Tail:
         wait = np.where(
             until > 0, np.maximum(until - now, 0.15 * np.maximum(until - since, 0.0) + 0.5 * late), 0.0
         )
-        could = np.floor(np.maximum(here - wait - _SLACK_S, 0.0) / takes[better])
+        slack = np.where(until > 0, _SLACK_S, 0.0)
+        could = np.floor(np.maximum(here - wait - slack, 0.0) / takes[better])
         soon = 0
         for other, tasks in zip(better.tolist(), could.tolist(), strict=True):
             if soon >= waiting.total:

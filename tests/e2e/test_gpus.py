@@ -27,7 +27,7 @@ NODES = {
     "agent3": node(board("l40s", 0, "lone")),
 }
 POOLS = {"agent0": "mix", "agent1": "mig", "agent2": "pair", "agent3": "lone", "agent4": "broken"}
-HURRY = {"FARM_HEARTBEAT_S": "0.5", "FARM_KILL_GRACE_S": "0.2", "FARM_POLICY": "fitness"}
+HURRY = {"FARM_HEARTBEAT_S": "0.5", "FARM_KILL_GRACE_S": "0.2"}
 
 
 @dataclass

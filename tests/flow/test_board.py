@@ -142,6 +142,24 @@ def test_in_the_tail_a_slow_device_is_left_idle_when_the_fast_one_will_be_done_s
 
 
 @pytest.mark.parametrize(
+    ("profile", "before", "best"), [(COMPUTE, BANDWIDTH, "f"), (BANDWIDTH, COMPUTE, "w")]
+)
+@pytest.mark.parametrize("seconds", [0.5, 5.0, 500.0])
+def test_a_single_task_goes_where_it_is_done_soonest_though_the_prices_are_those_of_other_work(
+    profile: Profile, before: Profile, best: str, seconds: float
+) -> None:
+    other = group(2, profile=before, ready=9)
+    made = board([node("f"), node("s", SLOW), node("w", WIDE)], [other])
+    made.drop_group(group_key(other))
+    model = made.model
+    assert isinstance(model, RunTimeModel)
+    model.add_step("1", profile)
+    model.observe(known(1, seconds)[0])
+    made.put_group(group(1, profile=profile), 1.0)
+    assert where(made.round(1.0, 9)) == {1: [best]}
+
+
+@pytest.mark.parametrize(
     ("fast", "avoid"),
     [
         (node("f"), frozenset({NodeId("f")})),
