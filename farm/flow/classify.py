@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
+from farm.flow.rays import is_ray_tracer
 from farm.model.work import Profile, Tag
 
 _TAGGED: Final[Mapping[Tag, tuple[float, float]]] = {
@@ -68,12 +70,16 @@ def classify(tag: Tag | None, hints: Mapping[str, float | str], kind: str) -> Pr
     count); others, and values that are no positive finite numbers, are ignored. `kind` is the plugin that
     made the job.
     """
+    engine = str(hints.get("engine", "")).lower()
+    return replace(_shares(tag, hints, kind, engine), is_ray_traced=is_ray_tracer(engine, kind))
+
+
+def _shares(tag: Tag | None, hints: Mapping[str, float | str], kind: str, engine: str) -> Profile:
     if tag is not None and tag is not Tag.UNKNOWN:
         compute, bandwidth = _TAGGED[tag]
         return Profile(
             compute_share=compute, bandwidth_share=bandwidth, confidence=1.0, source="user", tag=tag
         )
-    engine = str(hints.get("engine", "")).lower()
     prior = next((share for name, share in _PRIORS.items() if name in engine), None) or _PRIORS.get(
         kind.lower()
     )

@@ -15,6 +15,7 @@ from enum import StrEnum
 from math import ceil
 from typing import Final
 
+from farm.flow.rays import ray_factor
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import LIMIT_PREFIX
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, NodeView, Use
@@ -185,13 +186,15 @@ def fitness(profile: Profile, device: Device, load: DeviceLoad | None) -> float 
     """The articles' published formula, the plain baseline.
 
     A compute-heavy profile scores FLOPS x (1 - utilisation), in TFLOP/s; a bandwidth-heavy one memory
-    bandwidth x (1 - memory occupancy) - transfer cost, in GB/s. A use that the device cannot report costs
-    nothing (`unknowns` tells), a missing FLOPS or bandwidth figure gives None.
+    bandwidth x (1 - memory occupancy) - transfer cost, in GB/s. For a ray tracer FLOPS count by the device's
+    ray-tracing generation. A use that the device cannot report costs nothing (`unknowns` tells), a missing
+    FLOPS or bandwidth figure gives None.
     """
     if profile.compute_share >= profile.bandwidth_share:
         if device.fp32_tflops is None:
             return None
-        return device.fp32_tflops * (1 - _share(load.utilisation if load else None))
+        tflops = device.fp32_tflops * (ray_factor(device) if profile.is_ray_traced else 1.0)
+        return tflops * (1 - _share(load.utilisation if load else None))
     if device.memory_bandwidth_gbps is None:
         return None
     free = 1 - _share(load.memory_occupancy if load else None)

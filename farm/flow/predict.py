@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from farm.flow.rays import ray_factor
 from farm.model.machines import Device, DeviceKind
 from farm.model.work import Profile, Tag
 
@@ -51,6 +52,8 @@ _RATE_SD: Final[Mapping[str, float]] = {
     "driver": 0.12,
 }
 _UNKNOWN_RATE_SD: Final = 0.3
+_ALIKE: Final = 0.1
+"""Nodes measure the rates of one device model so far apart."""
 _LEVEL_SD: Final = 0.2
 """Neighbouring frames are alike: their common deviation wanders slowly."""
 _LEVEL_KEEP: Final = 0.95
@@ -78,6 +81,10 @@ class Rates:
     memory_bandwidth_gbps: float | None
     source: str = "catalogue"
     is_cpu: bool = False
+    ray_factor: float = 1.0
+    """What one of its FLOPs gives a ray tracer, by its data sheet; 1 is usual."""
+    ray_rate_mrays: float | None = None
+    """Measured; 10^6 rays/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +132,22 @@ def rates_of(device: Device) -> Rates:
         memory_bandwidth_gbps=device.memory_bandwidth_gbps,
         source=device.source,
         is_cpu=device.kind is DeviceKind.CPU,
+        ray_factor=ray_factor(device),
+        ray_rate_mrays=device.ray_rate_mrays,
+    )
+
+
+def _are_alike(old: Rates, new: Rates) -> bool:
+    """Whether the figures differ by no more than those that two nodes measure of one device model."""
+    if (old.source, old.is_cpu, old.ray_factor) != (new.source, new.is_cpu, new.ray_factor):
+        return False
+    pairs = (
+        (old.fp32_tflops, new.fp32_tflops),
+        (old.memory_bandwidth_gbps, new.memory_bandwidth_gbps),
+        (old.ray_rate_mrays, new.ray_rate_mrays),
+    )
+    return all(
+        a == b or (a is not None and b is not None and abs(a - b) <= _ALIKE * max(a, b)) for a, b in pairs
     )
 
 
@@ -159,6 +182,7 @@ class StepState:
     """Mean load: cold, warm."""
     load_runs: list[float] = field(default_factory=lambda: [0.0, 0.0])
     vram_peak_mib: int = 0
+    is_ray_traced: bool = False
     still_running: int = 0
     """When its last run ended."""
 
@@ -228,6 +252,7 @@ class RunTimeModel:
         self._load = np.zeros((self._size, 2))
         self._load_runs = np.zeros((self._size, 2))
         self._vram = np.zeros(self._size, np.int64)
+        self._is_ray_traced = np.zeros(self._size, np.bool_)
         self._still_running = np.zeros(self._size, np.int64)
         self.median_s = np.full((self._size, self._width), np.inf)
         """Of rendering alone, on a node of factor 1. `refresh` brings it up to date."""
@@ -249,7 +274,7 @@ class RunTimeModel:
     def add_model(self, name: str, rates: Rates) -> int:
         """The column of a device model; new rates replace its old ones for steps to come."""
         known = self.models.get(name)
-        if known is not None and self._rates[known] == rates:
+        if known is not None and _are_alike(self._rates[known], rates):
             return known
         if known is None:
             known = len(self._rates)
@@ -271,7 +296,9 @@ class RunTimeModel:
         self._residual_variance[known] = residual_sd**2
         rows = list(self.steps.values())
         if rows:
-            self._base[rows, :, known] = self._roofline(known)
+            for is_ray_traced in (False, True):
+                alike = [row for row in rows if self._is_ray_traced[row] == is_ray_traced]
+                self._base[alike, :, known] = self._roofline(known, is_ray_traced=is_ray_traced)
             fresh = self._runs[rows, known] == 0
             at = np.array(rows)[fresh]
             self._covariance[at, 2 + known, 2 + known] = self._residual_variance[known]
@@ -291,8 +318,9 @@ class RunTimeModel:
             self._inherit(row, earlier)
         else:
             self._log_weights[row] = np.log(share_weights(profile))
+            self._is_ray_traced[row] = profile.is_ray_traced
             for column in self.models.values():
-                self._base[row, :, column] = self._roofline(column)
+                self._base[row, :, column] = self._roofline(column, is_ray_traced=profile.is_ray_traced)
             self._mean[row] = 0.0
             count, mean, squares = self._scale
             # The population's mean and variance, with three pseudo-steps of the prior.
@@ -333,7 +361,10 @@ class RunTimeModel:
         return row
 
     def _inherit(self, row: int, earlier: int) -> None:
-        for array in (self._base, self._mean, self._covariance, self._load, self._vram, self._calibration):
+        for array in (
+            self._base, self._mean, self._covariance, self._load, self._vram, self._calibration,
+            self._is_ray_traced,
+        ):  # fmt: skip
             array[row] = array[earlier]
         self._log_weights[row] = 0.7 * self._log_weights[earlier]
         self._mean[row, :, 1] = 0.0
@@ -345,11 +376,13 @@ class RunTimeModel:
         self._load_runs[row] = np.minimum(self._load_runs[earlier], 2.0)
         self._runs[row] = 0
 
-    def _roofline(self, column: int) -> Floats:
+    def _roofline(self, column: int, *, is_ray_traced: bool) -> Floats:
         """Log time on a device model for each share, relative to the reference device."""
         rates = self._rates[column]
         tflops, gbps = _CPU_REFERENCE if rates.is_cpu else _REFERENCE
         arithmetic = tflops / (rates.fp32_tflops or tflops)
+        if is_ray_traced:
+            arithmetic /= self._ray_gain(rates)
         traffic = gbps / (rates.memory_bandwidth_gbps or gbps)
         if rates.fp32_tflops is None and rates.memory_bandwidth_gbps is not None:
             arithmetic = traffic
@@ -358,6 +391,21 @@ class RunTimeModel:
         up, vp = np.exp(self._correction[column])
         log: Floats = np.log(SHARES * arithmetic * up + (1 - SHARES) * traffic * vp)
         return log
+
+    def _ray_gain(self, rates: Rates) -> float:
+        """What a FLOP of a device model gives a ray tracer; 1 is usual.
+
+        Measured rays order the device models that have them. How many rays a usual FLOP is, is the median of
+        those, so that they compare with the others, which go by data sheet.
+        """
+        measured = [
+            each.ray_rate_mrays / (each.fp32_tflops * each.ray_factor)
+            for each in self._rates
+            if each.ray_rate_mrays and each.fp32_tflops and each.is_cpu == rates.is_cpu
+        ]
+        if not (rates.ray_rate_mrays and rates.fp32_tflops):
+            return rates.ray_factor
+        return rates.ray_rate_mrays / rates.fp32_tflops / median(measured)
 
     # --- learning ---------------------------------------------------------------------------------
 
@@ -605,7 +653,7 @@ class RunTimeModel:
 
     def restore_step(self, name: str, state: StepState) -> None:
         """A step that `take_changes` told of, as it was then."""
-        row = self.add_step(name, Profile())
+        row = self.add_step(name, Profile(is_ray_traced=state.is_ray_traced))
         self._changed_steps.discard(name)
         self._log_weights[row] = state.log_weights
         for model, base in state.base.items():
@@ -639,7 +687,7 @@ class RunTimeModel:
     def _per_step(self) -> dict[str, npt.NDArray[Any]]:
         names = (
             "_log_weights", "_base", "_mean", "_covariance", "_runs", "_calibration", "_load", "_load_runs",
-            "_vram", "_still_running", "median_s", "sd",
+            "_vram", "_is_ray_traced", "_still_running", "median_s", "sd",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 

@@ -17,6 +17,7 @@ together with the device's model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from farm.model.probes import Probe, ProbeSample, Tier
@@ -132,7 +133,8 @@ def learned(profile: Profile, probe: Probe) -> Profile:
     is_better = probe.confidence > profile.confidence and profile.source not in ("user", "history")
     if not is_better or probe.compute_share is None or probe.bandwidth_share is None:
         return profile
-    return Profile(
+    return replace(
+        profile,
         compute_share=probe.compute_share,
         bandwidth_share=probe.bandwidth_share,
         confidence=probe.confidence,

@@ -36,6 +36,8 @@ class Profile:
     tag: Tag = Tag.UNKNOWN
     device_model: str = ""
     """Of a probe: the device that the shares are relative to."""
+    is_ray_traced: bool = False
+    """Its arithmetic is done by ray-tracing hardware where there is any."""
 
 
 class Isolation(StrEnum):

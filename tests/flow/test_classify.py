@@ -32,6 +32,23 @@ def test_what_the_user_says_wins(tag: Tag) -> None:
         assert (profile.tag, profile.confidence, profile.source) == (tag, 1.0, "user")
 
 
+@pytest.mark.parametrize(
+    ("engine", "kind", "is_traced"),
+    [
+        ("CYCLES", "blender", True),
+        ("BLENDER_EEVEE", "blender", False),
+        ("", "luxcore", True),
+        ("V-Ray GPU", "", True),
+        ("", "ffmpeg", False),
+        ("", "", False),
+    ],
+)
+def test_an_engine_that_traces_rays_is_known(engine: str, kind: str, is_traced: bool) -> None:
+    hints = {"engine": engine} if engine else {}
+    for tag in (None, Tag.BANDWIDTH):
+        assert classify(tag, hints, kind).is_ray_traced is is_traced
+
+
 def test_many_samples_are_compute_and_large_textures_with_few_are_bandwidth() -> None:
     assert classify(None, HEAVY_SAMPLES, "blender").tag is Tag.COMPUTE
     assert classify(None, HEAVY_TEXTURES, "blender").tag is Tag.BANDWIDTH

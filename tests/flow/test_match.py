@@ -160,6 +160,14 @@ def test_fitness_is_the_published_formula() -> None:
     assert fitness(BANDWIDTH, CPU, None) == pytest.approx(200)
 
 
+def test_fitness_counts_what_ray_tracing_hardware_adds_for_a_ray_tracer_alone() -> None:
+    traced = replace(COMPUTE, is_ray_traced=True)
+    tracing, computing = (replace(GPU, ray_tracing_generation=generation) for generation in (3, 0))
+    assert fitness(COMPUTE, tracing, None) == fitness(COMPUTE, computing, None)
+    assert (fitness(traced, tracing, None) or 0) > 2 * (fitness(traced, computing, None) or 0)
+    assert fitness(traced, replace(CPU, ray_tracing_generation=0), None) == fitness(COMPUTE, CPU, None)
+
+
 def test_an_unknown_use_costs_nothing_and_is_told() -> None:
     assert fitness(COMPUTE, GPU, DeviceLoad(device_id="GPU-a")) == 80
     assert unknowns(COMPUTE, GPU, None) == ("utilisation",)

@@ -41,6 +41,43 @@ def test_before_the_first_run_the_roofline_tells_device_models_apart() -> None:
     assert made.estimate("c", "slow").median_s > made.estimate("c", "fast").median_s
 
 
+def test_a_ray_tracer_goes_by_measured_rays_else_by_ray_tracing_hardware() -> None:
+    traced = replace(COMPUTE, is_ray_traced=True)
+
+    def faster(first: Rates, second: Rates, profile: Profile, *, third: Rates = SLOW) -> float:
+        """How much sooner the first is done."""
+        made = model(first=first, second=second, third=third)
+        made.add_step("s", profile)
+        return made.estimate("s", "second").median_s / made.estimate("s", "first").median_s
+
+    plain = replace(FAST, ray_factor=0.5)
+    assert faster(FAST, plain, COMPUTE) == pytest.approx(1.0)
+    assert faster(FAST, plain, traced) > 1.3
+    many, few = replace(FAST, ray_rate_mrays=900.0), replace(FAST, ray_rate_mrays=300.0)
+    assert faster(many, few, COMPUTE) == pytest.approx(1.0)
+    assert faster(many, few, traced) > 1.5
+    # Measured alone, or against a CPU's, it has nothing to be compared with.
+    assert faster(many, FAST, traced) == pytest.approx(1.0)
+    cpu = replace(SLOW, is_cpu=True, ray_rate_mrays=1.0)
+    assert faster(many, FAST, traced, third=cpu) == pytest.approx(1.0)
+    # The data sheet stands in for a rate that one of them lacks.
+    assert faster(replace(many, ray_factor=1.3), plain, traced) > 1.3
+
+
+def test_what_was_learnt_of_a_device_model_stays_when_another_node_measures_it_a_little_off() -> None:
+    made = model()
+    made.add_step("s", COMPUTE)
+    for _ in range(4):
+        made.observe(run(100))
+        made.observe(run(700, "slow"))
+    learnt = made.farm_state().models["slow"]["correction"]
+    assert any(learnt)
+    made.add_model("slow", replace(SLOW, fp32_tflops=8.3))
+    assert made.farm_state().models["slow"]["correction"] == learnt
+    made.add_model("slow", replace(SLOW, fp32_tflops=16.0))
+    assert not any(made.farm_state().models["slow"]["correction"])
+
+
 def test_one_run_teaches_the_scale_on_every_device_model() -> None:
     made = model()
     made.add_step("s", COMPUTE)

@@ -105,6 +105,7 @@ def test_whatever_was_sampled_the_verdict_is_one(samples: list[ProbeSample]) -> 
     assert (found.compute_share is None) == (found.tag is Tag.UNKNOWN)
     assert bool(found.reason) == (found.tag is Tag.UNKNOWN)
     assert learned(Profile(), found).tag is found.tag
+    assert learned(Profile(is_ray_traced=True), found).is_ray_traced
 
 
 def test_what_a_person_said_stays() -> None:
