@@ -38,6 +38,11 @@ class Accounts:
     def __len__(self) -> int:
         return len(self._accounts)
 
+    @property
+    def projects(self) -> int:
+        """How many there are; work of no project counts as one."""
+        return len(self._projects)
+
     def account_at(self, project: str, user: str) -> int:
         at = self._accounts.get((project, user))
         if at is None:

@@ -71,6 +71,8 @@ class Board:
         self._counts = SharedCounts(limits or {})
         self._groups = Waiting(model, self._kinds, self._accounts, self._counts, weights or Weights())
         self._tail = Tail(self._groups, self._places, model)
+        self._windows: list[Window] = []
+        """By kind."""
         self._learnt: set[int] = set()
         """Rows of groups to be scored anew."""
         self._started_on: set[NodeId] = set()
@@ -87,7 +89,11 @@ class Board:
 
     @weights.setter
     def weights(self, weights: Weights) -> None:
-        self._groups.weights = weights
+        if weights is not self._groups.weights and weights != self._groups.weights:
+            self._groups.weights = weights
+            self._groups.has_order = False
+            for row in self._groups.rows().tolist():
+                self._groups.reopen(row)
 
     @property
     def waiting(self) -> int:
@@ -263,8 +269,6 @@ class Board:
             if total > 0:
                 self._mean_task_s = float((groups.mean_s[live][known] * tasks[known]).sum()) / total
         self._rescore(live)
-        for row in live.tolist():
-            groups.reopen(row)
         groups.has_order = False
         return True
 
@@ -301,8 +305,6 @@ class Board:
         self._learnt.clear()
         if rows:
             self._rescore(np.array(rows))
-            for row in rows:
-                self._groups.reopen(row)
 
     def _able(self, rows: Ints) -> Bools:
         """Which device models can ever take each group."""
@@ -333,8 +335,7 @@ class Board:
             ready=groups.ready[rows],
             is_patient=groups.served[rows] + self.weights.cap_patience_s > self._priced_at,
         )
-        groups.advantage[:n, rows] = found.advantage.T
-        groups.is_known[rows] = found.is_known
+        groups.scored(rows, found.advantage, found.is_known)
         groups.best[rows] = found.best
         groups.mean_s[rows] = found.mean_s
 
@@ -401,9 +402,10 @@ class Board:
         """Give the free places of one kind their tasks; returns how many."""
         groups, places = self._groups, self._places
         free = list(places.free[kind])
-        window = Window(
-            groups, places, self.model, self.weights, kind=kind, wanted=min(len(free), left), tail=tail
-        )
+        while kind >= len(self._windows):
+            self._windows.append(Window(groups, places, self.model, kind=len(self._windows)))
+        window = self._windows[kind]
+        window.follow()
         if len(free) > 1:
             free.sort(key=lambda at: (places.factor[at], places[at].node_id, at))
         given = 0
@@ -411,7 +413,7 @@ class Board:
             place = places[at]
             room = places.rooms[place.node_id]
             while given < left and room.slots[place.device.id] > 0:
-                row = window.choose(at, room, now)
+                row = window.choose(at, room, now, tail)
                 if row is None:
                     break
                 slot = (groups[row].step_id, place.node_id, place.device.id)
@@ -443,7 +445,7 @@ class Board:
         load = warm if places.last[at] == row else cold
         render_s = float(self.model.median_s[step, place.model]) * float(places.factor[at])
         sd = float(self.model.sd[step, place.model])
-        advantage = advantage_at(groups, places, self.model, self.weights, row, at)
+        advantage = advantage_at(groups, places, self.model, row, at)
         next_row = window.runner_up(row)
         decision = Decision(
             model=places.model_names[place.model],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -27,6 +28,8 @@ GroupKey = tuple[StepId, frozenset[NodeId]]
 """A step's tasks that avoid other nodes are another group."""
 NOTHING: Final = -math.inf
 """The score of what cannot start."""
+_MANY: Final = 64
+"""Changes to follow one by one."""
 
 
 def group_key(group: Group) -> GroupKey:
@@ -47,8 +50,6 @@ class Waiting:
         self.weights = weights
         self.total = 0
         """Ready tasks of all groups."""
-        self.urgent = 0
-        """Groups whose priority matching does not override."""
         self._rows: dict[GroupKey, int] = {}
         self._rows_of_step: dict[StepId, list[int]] = {}
         self._rows_of_job: dict[JobId, list[int]] = {}
@@ -96,8 +97,24 @@ class Waiting:
         self._probed_on: dict[int, set[int]] = {}
         """The device models on which a group that nothing is known of has started tasks."""
         self._is_probing_free = False
+        self._masked: set[int] = set()
+        """Groups that are offered fewer device models than they have an advantage on."""
+        self._of_priority: Counter[int] = Counter()
+        """How many groups there are of each priority."""
+        self.bucket: Ints = np.zeros(size, np.int64)
+        """Groups of one bucket and tier are in a fixed order: a user's, or a job's where jobs take turns."""
+        self.order: Ints = np.zeros(0, np.int64)
+        """All rows by tier, bucket and rank."""
+        self.position: Ints = np.zeros(0, np.int64)
+        """Of each row in `order`."""
         self.has_order = False
         """Whether the order holds for the groups that there are."""
+        self.epoch = 0
+        """How often so much has changed that whoever follows had better see all groups anew."""
+        self.changes: list[int] = []
+        """Rows of which since then `offered` has changed; `short_of` and what follows from it apart."""
+        self.flips = 0
+        """How often groups have got or lost room in shared counts."""
 
     def __len__(self) -> int:
         """Rows, in use or not."""
@@ -147,8 +164,9 @@ class Waiting:
         self.ready[row] = group.ready
         self.running[row] = group.running
         self.left[row] = group.ready + group.running
-        self._running_of_job[group.job_id] = group.job_running
-        self.urgent += self._is_urgent(group) - (old is not None and self._is_urgent(old))
+        self._of_priority[group.priority] += 1
+        if old is not None:
+            self._forget_priority(old.priority)
         self.priority[row] = group.priority
         self.submitted[row] = group.submitted_at
         is_other = old is None or _standing(old) != _standing(group)
@@ -161,6 +179,9 @@ class Waiting:
             for kind, does_fit in enumerate(self._kinds.fitting(int(self.demand[row]))):
                 self.barred[kind][row] = 0.0 if does_fit else NOTHING
             self.has_order = False
+        if group.job_running != self._running_of_job.get(group.job_id):
+            self._running_of_job[group.job_id] = group.job_running
+            self._reopen_job(group.job_id)
         self.reopen(row)
         return old is None, is_other
 
@@ -174,13 +195,15 @@ class Waiting:
             self._running_of_job.pop(group.job_id, None)
             self.turns.leave(group.job_id)
         self.total -= int(self.ready[row])
-        self.urgent -= self._is_urgent(group)
+        self._forget_priority(group.priority)
         self.ready[row] = 0
         self.may[row] = self.open[row] = False
+        self._masked.discard(row)
         self._probing.discard(row)
         self._probed_on.pop(row, None)
         self._groups[row] = None
         self.advantage[:, row] = self.offered[:, row] = NOTHING
+        self._note(row)
         self.counts.put(row, ())
         self.short_of[row] = 0.0
         self._free_rows.append(row)
@@ -190,6 +213,7 @@ class Waiting:
         """One more kind of places has come."""
         fits = self._kinds.fits[len(self.barred)]
         self.barred.append(np.where(fits[self.demand], 0.0, NOTHING))
+        self._begin_epoch()
 
     def add_models(self, count: int) -> None:
         """There are so many device models now."""
@@ -202,7 +226,6 @@ class Waiting:
 
     def started(self, row: int, model: int, now: float) -> None:
         """One of its tasks, on a device of the model."""
-        group = self[row]
         if self.is_known[row]:
             self._probed_on.pop(row, None)
         else:
@@ -211,8 +234,6 @@ class Waiting:
         self.total -= 1
         self.served[row] = now
         self.copied(row)
-        if group.max_running is not None:
-            self._reopen_job(group.job_id)
         self.settle()
         self.reopen(row)
 
@@ -220,6 +241,7 @@ class Waiting:
         """A second copy of a task that runs has started."""
         self.running[row] += 1
         self._running_of_job[self[row].job_id] += 1
+        self._reopen_others(row)
         self.counts.take(row, 1)
 
     def ended(self, row: int | None, job_id: JobId) -> None:
@@ -259,12 +281,46 @@ class Waiting:
                 may = self._is_probing_free
             else:
                 self._probing.discard(row)
-        self.offered[:, row] = self.advantage[:, row] if may else NOTHING
-        if may and not self.is_known[row] and not self._is_probing_free and row in self._probed_on:
-            # Contrast tells more: each probe on another device model.
-            self.offered[list(self._probed_on[row]), row] = NOTHING
-        self.may[row] = may
         self.open[row] = may and self.counts.has_room(row)
+        # Contrast tells more: each probe on another device model.
+        is_masked = may and not self.is_known[row] and not self._is_probing_free and row in self._probed_on
+        if may == self.may[row] and not is_masked and row not in self._masked:
+            return
+        self.may[row] = may
+        self.offered[:, row] = self.advantage[:, row] if may else NOTHING
+        if is_masked:
+            self.offered[list(self._probed_on[row]), row] = NOTHING
+            self._masked.add(row)
+        else:
+            self._masked.discard(row)
+        self._note(row)
+
+    def scored(self, rows: Ints, advantage: Floats, is_known: Bools) -> None:
+        """The groups have been scored anew: what each gains (rows) on each device model (columns)."""
+        columns = advantage.T
+        n = len(columns)
+        was_known = self.is_known[rows]
+        self.is_known[rows] = is_known
+        self.advantage[:n, rows] = columns
+        self.offered[:n, rows] = np.where(self.may[rows], columns, NOTHING)
+        other = set(rows[was_known != is_known].tolist())
+        # Whether these are held back, or masked, hangs on more than the score.
+        for row in sorted(other | (self.held_back() | self._masked).intersection(rows.tolist())):
+            self.reopen(row)
+        if len(rows) > _MANY:
+            self._begin_epoch()
+        else:
+            for row in rows.tolist():
+                self._note(row)
+
+    def _note(self, row: int) -> None:
+        self.changes.append(row)
+        if len(self.changes) > _MANY:
+            self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.epoch += 1
+        self.changes.clear()
 
     def can_start(self, row: int, room: Room, device: Device) -> bool:
         """Whether a task of the group has room there now; what the kind refuses for good apart."""
@@ -278,6 +334,12 @@ class Waiting:
                 return False
         return True
 
+    def _reopen_others(self, row: int) -> None:
+        """The other groups of its job, where the job may have only so many tasks at once."""
+        group = self[row]
+        if group.max_running is not None:
+            self._reopen_job(group.job_id)
+
     def _reopen_job(self, job_id: JobId) -> None:
         for row in self._rows_of_job.get(job_id, ()):
             self.reopen(row)
@@ -290,6 +352,7 @@ class Waiting:
         at = np.array(rows, np.int64)
         self.open[at] = self.may[at] & has_room
         self.short_of[at] = 0.0 if has_room else NOTHING
+        self.flips += 1
 
     def held_back(self) -> set[int]:
         """Groups that are, or whose next task is, held back by probing."""
@@ -322,9 +385,18 @@ class Waiting:
         if is_backlog_long:
             is_probe = ~self.is_known[:n] & (self.running[:n] < weights.probe_tasks)
             base = np.where(is_probe, base - np.ptp(base) - 1.0, base)
-        self.tier[:n] = 0 if self.takes_turns else (200 - self.priority[:n]).astype(np.int64)
         self.rank[np.argsort(base, kind="stable")] = np.arange(n)
+        if self.takes_turns:
+            self.tier[:n], self.bucket[:n] = 0, self.turn[:n]
+        else:
+            self.tier[:n] = (200 - self.priority[:n]).astype(np.int64)
+            self.bucket[:n] = self.account[:n] if weights.fair_share else 0
+        # One number for all three: 8 bits, 27 and 28 are as many as there ever are.
+        self.order = ((self.tier[:n] << 55) | (self.bucket[:n] << 28) | self.rank[:n]).argsort()
+        self.position = np.empty(n, np.int64)
+        self.position[self.order] = np.arange(n)
         self.has_order = True
+        self._begin_epoch()
 
     def key(self, row: int) -> tuple[int, float, float, float, int]:
         """The people's order as it is now: priority, use per share, the job's turn, then the rest."""
@@ -338,8 +410,22 @@ class Waiting:
             int(self.rank[row]),
         )
 
-    def _is_urgent(self, group: Group) -> bool:
-        return group.priority >= self.weights.urgent_from
+    @property
+    def has_urgent(self) -> bool:
+        """Whether there are groups whose priority matching does not override."""
+        return max(self._of_priority, default=0) >= self.weights.urgent_from
+
+    def is_urgent(self, row: int) -> bool:
+        return bool(self.priority[row] >= self.weights.urgent_from)
+
+    def are_urgent(self, rows: Ints | slice) -> Bools:
+        found: Bools = self.priority[rows] >= self.weights.urgent_from
+        return found
+
+    def _forget_priority(self, priority: int) -> None:
+        self._of_priority[priority] -= 1
+        if not self._of_priority[priority]:
+            del self._of_priority[priority]
 
     def _new_row(self) -> int:
         if self._free_rows:
@@ -349,7 +435,7 @@ class Waiting:
         if row == len(self.ready):
             for name in (
                 "ready", "running", "left", "step", "demand", "account", "turn", "priority", "submitted",
-                "served", "best", "mean_s", "is_known", "tier", "rank", "may", "open", "short_of",
+                "served", "best", "mean_s", "is_known", "tier", "bucket", "rank", "may", "open", "short_of",
             ):  # fmt: skip
                 value = getattr(self, name)
                 setattr(self, name, np.concatenate([value, np.zeros_like(value)]))

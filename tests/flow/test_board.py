@@ -433,6 +433,65 @@ def test_what_is_kept_up_to_date_is_what_would_be_built_anew(
     assert kept.free_places() == fresh.free_places()
 
 
+Step = tuple[str, int, int]
+"""What happens next in a history: what, to which of those there are, and how much."""
+HAPPENINGS = ["ends", "ends", "ends", "comes", "goes", "changes", "learns", "drains", "takes work", "limit"]
+histories = st.lists(
+    st.tuples(st.sampled_from(HAPPENINGS), st.integers(0, 99), st.integers(0, 9)), max_size=25
+)
+
+
+@given(farms(), histories, st.sampled_from([replace(EVERYTHING, probe_tasks=2), Weights()]), st.booleans())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_kept_from_round_to_round_decides_as_a_look_at_everything_would(
+    farm: tuple[list[Group], list[NodeView], dict[str, int]],
+    history: list[Step],
+    weights: Weights,
+    is_rate: bool,
+) -> None:
+    """Two boards live through the same; one forgets before each round what it has found out of the order."""
+    groups, nodes, limits = farm
+    weights = replace(weights, priority_mode=PriorityMode.RATE if is_rate else PriorityMode.RANK)
+    boards = [board(nodes, groups, limits=limits, weights=weights) for _ in range(2)]
+    live = {each.step_id: each for each in groups}
+    running: list[tuple[Assignment, Group]] = []
+    for number, (what, which, much) in enumerate(history):
+        now = 10.0 + number / 2
+        new = group(1000 + number, ready=much, priority=40 + which % 60, user="ben")
+        for made in boards:
+            model = made.model
+            assert isinstance(model, RunTimeModel)
+            if what == "ends" and running:
+                ended, of = running[which % len(running)]
+                made.ended(ended.node_id, ended.device_id, of.demand, of.step_id, of.job_id)
+            elif what == "comes":
+                model.add_step(str(new.step_id), new.profile)
+                made.put_group(new, now)
+            elif what == "goes" and live:
+                made.drop_group(group_key(list(live.values())[which % len(live)]))
+            elif what == "changes" and live:
+                made.put_group(replace(list(live.values())[which % len(live)], ready=much), now)
+            elif what == "learns" and live:
+                of = list(live.values())[which % len(live)]
+                column = list(model.models)[which % len(model.models)]
+                model.observe(Run(step=str(of.step_id), model=column, node="n0", runtime_s=1.0 + 20 * much))
+                made.learned(of.step_id)
+            elif what in ("drains", "takes work"):
+                made.node_is(nodes[which % len(nodes)].id, accepts=what == "takes work")
+            elif what == "limit":
+                made.set_free({"lic": much})
+        if what == "ends" and running:
+            running.pop(which % len(running))
+        elif what == "comes":
+            live[new.step_id] = new
+        elif what == "goes" and live:
+            del live[list(live)[which % len(live)]]
+        boards[1]._windows.clear()
+        plan, again = (made.round(now, 1 + much) for made in boards)
+        assert plan == again
+        running += [(each, live[each.step_id]) for each in plan for _ in range(each.count)]
+
+
 @given(st.lists(st.sampled_from(["anna", "ben", "cleo"]), min_size=2, max_size=6), st.integers(1, 30))
 @settings(max_examples=60, deadline=None)
 def test_no_user_is_more_than_one_task_over_their_share_while_others_wait(
