@@ -50,6 +50,8 @@ class EventKind(StrEnum):
     OUTAGE_SUSPECTED = "outage-suspected"
     """Most nodes fell silent at once: their tasks are left to them for a while."""
     OUTAGE_ENDED = "outage-ended"
+    OTHER = "other"
+    """Of a kind that only a newer Ridgeline on the same database knows: `text` says what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

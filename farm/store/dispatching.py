@@ -618,7 +618,7 @@ def _attempt_facts(row: rows.Row) -> AttemptFacts:
         state=AttemptState(row["state"]),
         generation=row["generation"],
         node_id=NodeId(row["node_id"]),
-        ends_as=Outcome(row["ends_as"]) if row["ends_as"] else None,
+        ends_as=rows.outcome(row["ends_as"]),
         ends_because=row["ends_because"] or "",
     )
 
@@ -1237,9 +1237,8 @@ def expire_leases(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[
         settled = []
         for row in found.values():
             left.discard(row["id"])
-            isolation = Isolation(row["isolation"])
             facts = replace(_task_facts(row), bad_nodes=bad_nodes.get(row["task_id"], frozenset()))
-            change = expire(facts, _attempt_facts(row), isolation, siblings.get(row["id"], ()))
+            change = expire(facts, _attempt_facts(row), rows.isolation(row), siblings.get(row["id"], ()))
             lost = Finished(attempt_id=row["id"], outcome=Outcome.NODE_LOST, reason=change.reason)
             settled.append((row, change, lost))
         touched |= _write(db, settled)

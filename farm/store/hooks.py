@@ -18,6 +18,8 @@ _CALL = HookCallRow.__table__  # type: ignore[attr-defined]
 _CURSOR = HookCursorRow.__table__  # type: ignore[attr-defined]
 _EVENT = EventRow.__table__  # type: ignore[attr-defined]
 _NAME = "hooks"
+_EVENTS = [str(event) for event in HookEvent]
+"""Calls of other events are for the newer process that owed them."""
 _LATE_S = 60.0
 """Ids are given before a transaction ends: one that began earlier may show its events later."""
 _KEPT_S = 86400.0
@@ -105,7 +107,7 @@ def take(db: sa.Connection, *, limit: int = 10) -> list[Call]:
     now = db.scalar(sa.select(db_now())) or 0.0
     query = (
         sa.select(_CALL)
-        .where(_CALL.c.over_at.is_(None), _CALL.c.due_at <= now)
+        .where(_CALL.c.over_at.is_(None), _CALL.c.due_at <= now, _CALL.c.event.in_(_EVENTS))
         .order_by(_CALL.c.due_at, _CALL.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)

@@ -13,6 +13,7 @@ from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import Hold, Limit, LimitScope, limits_needed
 from farm.model.machines import Demand
 from farm.model.states import ENDED_JOBS, LIVE_ATTEMPTS
+from farm.store.rows import known
 from farm.store.tables import AttemptRow, JobRow, LimitRow, StepLimitRow, StepRow
 
 _LIMIT = LimitRow.__table__  # type: ignore[attr-defined]
@@ -30,7 +31,7 @@ def read(db: sa.Connection) -> dict[str, Limit]:
         row.name: Limit(
             name=row.name,
             amount=row.amount,
-            per=LimitScope(row.per),
+            per=known(LimitScope, row.per, LimitScope.TASK),  # which takes the most
             is_from_settings=row.is_from_settings,
         )
         for row in db.execute(sa.select(_LIMIT).order_by(_LIMIT.c.name))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
+from enum import StrEnum
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import RowMapping
 
 from farm.model.attempts import Attempt, DeviceUsage, PublishedFile
@@ -36,13 +38,49 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: Any, value: Any) -> Any:
-    """A JSON column's content as a noun of `kind`."""
-    return _adapter(kind).validate_python(value)
+    """A JSON column's content as a noun of `kind`.
+
+    While the farm is upgraded a newer process may have written values of an enum that this version does not
+    know: such a field has its default then, or what is in a list is left out.
+    """
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        readable = copy.deepcopy(value)
+        for each in sorted(error.errors(include_url=False), key=lambda e: str(e["loc"]), reverse=True):
+            if each["type"] != "enum":
+                raise
+            _leave_out(readable, each["loc"])
+        return _adapter(kind).validate_python(readable)
+
+
+def _leave_out(value: Any, where: Sequence[int | str]) -> None:
+    """Delete the item of the innermost list that this is in, else the field itself."""
+    last = max((n for n, part in enumerate(where) if isinstance(part, int)), default=len(where) - 1)
+    for part in where[:last]:
+        value = value[part]
+    del value[where[last]]
+
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def known(kind: type[_E], value: str, otherwise: _E) -> _E:
+    """A text column's content; `otherwise` for what only a newer version knows."""
+    try:
+        return kind(value)
+    except ValueError:
+        return otherwise
 
 
 def figure(value: float | None) -> float | None:
     """A node's figure, or None when it is none: NaN, infinite or negative would spoil every sum it is in."""
     return value if value is not None and math.isfinite(value) and value >= 0 else None
+
+
+def isolation(row: Row) -> Isolation:
+    """The strictest one for what is not known: no second start before the first is proven dead."""
+    return known(Isolation, row["isolation"], Isolation.EXCLUSIVE)
 
 
 def counts(row: Row) -> Counts:
@@ -59,7 +97,7 @@ def step(row: Row) -> Step:
         by_frame=tuple(row["by_frame"]),
         demand=from_json(Demand, row["demand"]),
         profile=from_json(Profile, row["profile"]),
-        isolation=Isolation(row["isolation"]),
+        isolation=isolation(row),
         output=from_json(OutputSpec, row["output"]) if row["output"] else None,
         frames=row["frames"],
         counts=counts(row),
@@ -135,7 +173,7 @@ def attempt(row: Row) -> Attempt:
         started_at=row["started_at"],
         finished_at=row["finished_at"],
         lease_until=row["lease_until"],
-        outcome=Outcome(row["outcome"]) if row["outcome"] else None,
+        outcome=outcome(row["outcome"]),
         exit_code=row["exit_code"],
         reason=row["reason"],
         progress=row["progress"],
@@ -147,7 +185,7 @@ def attempt(row: Row) -> Attempt:
         usage=_usage(row),
         probe=from_json(Probe, row["probe"]) if row["probe"] else None,
         decision=from_json(Decision, row["decision"]) if row["decision"] else None,
-        origin=Origin(row["origin"]),
+        origin=known(Origin, row["origin"], Origin.MATCH),
         evidence=from_json(Evidence, row["evidence"]) if row["evidence"] else None,
         stall=_stall(row),
         warnings=tuple(row["warnings"]),
@@ -155,11 +193,25 @@ def attempt(row: Row) -> Attempt:
     )
 
 
+def outcome(text: str | None) -> Outcome | None:
+    """None for one that only a newer version knows, too."""
+    try:
+        return Outcome(text) if text else None
+    except ValueError:
+        return None
+
+
+def stall_kind(text: str | None) -> StallKind:
+    """What it was last taken for; what is not known counts for nothing, and is judged anew."""
+    return known(StallKind, text or "", StallKind.WORKING)
+
+
 def _stall(row: Row) -> Stall | None:
-    if not row["stall"] or row["stall"] == StallKind.WORKING:
+    kind = stall_kind(row["stall"])
+    if kind is StallKind.WORKING:
         return None
     return Stall(
-        kind=StallKind(row["stall"]),
+        kind=kind,
         text=row["stall_text"] or "",
         since=row["stall_since"],
         action=row["stall_action"] or "",
@@ -198,7 +250,7 @@ def node(row: Row, *, now: float, attempts: Sequence[str], running: Sequence[str
 
 
 def node_state(row: Row, now: float) -> NodeState:
-    state = NodeState(row["state"])
+    state = known(NodeState, row["state"], NodeState.SUSPECT)  # which takes no work
     is_closed = row["is_drained"] or row["quarantined_until"] > now
     return NodeState.DRAINING if state is NodeState.ONLINE and is_closed else state
 
@@ -218,7 +270,7 @@ def event(row: Row) -> Event:
     return Event(
         id=row["id"],
         at=row["at"],
-        kind=EventKind(row["kind"]),
+        kind=known(EventKind, row["kind"], EventKind.OTHER),
         text=row["text"],
         actor=row["actor"],
         job_id=row["job_id"],

@@ -1,25 +1,27 @@
 """What the farm and its nodes say to each other. `docs/protocol.md` has the answer to every message.
 
-Each message is a frozen dataclass; `dump` and `load` are the only serialisers. Unknown fields are ignored
-(a newer peer may send them), unknown kinds raise `UnknownMessage` and are parked, not lost.
+Each message is a frozen dataclass; `dump` and `load` are the only serialisers. A newer peer may say what this
+version does not know: unknown fields are ignored, unknown values of an enum are read as what does no harm
+(`_END`, `_PROBE`, `_MACHINE`), and what cannot be read at all raises `UnknownMessage` and is parked.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from farm.errors import FarmError
 from farm.model.attempts import DeviceUsage, PublishedFile
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
-from farm.model.machines import Capabilities, DeviceLoad
-from farm.model.probes import Probe
+from farm.model.machines import Capabilities, DeviceKind, DeviceLoad
+from farm.model.probes import Probe, Tier
 from farm.model.stalls import Evidence
 from farm.model.states import Outcome
-from farm.model.work import Isolation, OutputSpec
+from farm.model.work import Isolation, OutputSpec, Tag
 
 WIRE_VERSION = 1
 OLDEST_WIRE = max(WIRE_VERSION - 1, 1)
@@ -28,6 +30,41 @@ OLDEST_WIRE = max(WIRE_VERSION - 1, 1)
 
 class UnknownMessage(FarmError):
     """A message that this version cannot read."""
+
+
+# --- what only a newer version knows ------------------------------------------------------------------
+
+
+def _is_news(value: Any, kind: type[StrEnum]) -> bool:
+    return isinstance(value, str) and value not in [member.value for member in kind]
+
+
+def _known_end(value: Any) -> Any:
+    """An attempt has ended for a reason that has no name here: it is over, and the job is not to blame."""
+    return Outcome.NODE_LOST if _is_news(value, Outcome) else value
+
+
+def _known_probe(value: Any) -> Any:
+    """What a probe was taken for is unknown, its shares are still shares."""
+    if not isinstance(value, dict):
+        return value
+    tag = {"tag": Tag.UNKNOWN} if _is_news(value.get("tag"), Tag) else {}
+    tier = {"tier": Tier.NONE} if _is_news(value.get("tier"), Tier) else {}
+    return value | tag | tier
+
+
+def _known_devices(value: Any) -> Any:
+    """A device of a kind that this version knows nothing of is left out: the node's others can work."""
+    devices = value.get("devices") if isinstance(value, dict) else None
+    if not isinstance(devices, list):
+        return value
+    known = [d for d in devices if not (isinstance(d, dict) and _is_news(d.get("kind"), DeviceKind))]
+    return value | {"devices": known}
+
+
+_END = BeforeValidator(_known_end)
+_PROBE = BeforeValidator(_known_probe)
+_MACHINE = BeforeValidator(_known_devices)
 
 
 # --- farm -> node -------------------------------------------------------------------------------------
@@ -49,6 +86,8 @@ class StepScript:
     """Job parameter name -> (OpenJD type, value as text), defaults filled in."""
     output: OutputSpec | None = None
     isolation: Isolation = Isolation.EXCLUSIVE
+    """One that is not known is parked with its launch: what it may do to the output cannot be told. The
+    lease runs out, and the task goes to another node."""
     timeout_s: float | None = None
     keeps_sessions: bool = False
     """One OpenJD session may serve several attempts of the step."""
@@ -147,7 +186,7 @@ class Heartbeat:
     sequence: int
     attempts: tuple[AttemptId, ...] = ()
     """Everything received and not yet reported as ended."""
-    capabilities: Capabilities | None = None
+    capabilities: Annotated[Capabilities | None, _MACHINE] = None
     """On the first heartbeat of a session, when asked, and when they changed."""
     loads: tuple[DeviceLoad, ...] = ()
     disk_free_mib: int | None = None
@@ -174,7 +213,7 @@ class Finished:
     """The attempt ended, and no process of it is left."""
 
     attempt_id: AttemptId
-    outcome: Outcome
+    outcome: Annotated[Outcome, _END]
     reason: str = ""
     exit_code: int | None = None
     is_final: bool = False
@@ -194,7 +233,7 @@ class Finished:
     cpu_s: float | None = None
     usage: DeviceUsage | None = None
     """Of the attempt's GPUs; None on the CPU."""
-    probe: Probe | None = None
+    probe: Annotated[Probe | None, _PROBE] = None
     """What its first seconds on the GPU said of its demand."""
     stuck: str = ""
     """Not empty: the exception to the above, a process that not even SIGKILL has ended, mostly on a dead
@@ -304,7 +343,7 @@ class HostCancel:
     """Agent to host: end the running attempt, kill what is left."""
 
     reason: str
-    outcome: Outcome = Outcome.CANCELLED
+    outcome: Annotated[Outcome, _END] = Outcome.CANCELLED
     takes_output: bool = False
     """As in Stop."""
     kind: Literal["cancel"] = "cancel"
