@@ -227,7 +227,7 @@ def _start_hooks(engine: Engine, settings: Settings, stop: threading.Event) -> t
     from farm.control.hooks import HookCaller
 
     def run() -> None:
-        if settings.hooks:
+        if settings.hooks or settings.scale:
             HookCaller(engine, settings).run(stop)
 
     thread = threading.Thread(target=run, name="hooks")

@@ -20,15 +20,17 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from farm.errors import UserError
 from farm.flow.hooks import check_hook
+from farm.flow.scaling import check_rule
 from farm.model.hooks import Hook
 from farm.model.limits import Limit, read_limit
+from farm.model.scaling import ScaleRule
 from farm.model.sharing import read_reservation
 from farm.model.stalls import StallPolicy
 
 CONFIG_PLACES = (Path("farm.toml"), Path("~/.config/ridgeline/farm.toml"), Path("/etc/ridgeline/farm.toml"))
 _TABLES = frozenset(
     {"attributes", "amounts", "path_mapping", "hooks", "weights", "off_peak", "shares", "project_shares"}
-    | {"limits", "max_running_of", "reservations", "power_caps_w"}
+    | {"limits", "max_running_of", "reservations", "power_caps_w", "scale"}
 )
 _NOT_SETTINGS = frozenset({"FARM_CONFIG", "FARM_ATTEMPT_ID"})
 
@@ -99,6 +101,8 @@ class Settings(BaseSettings):
     """By pool, the share of its slots that is kept for urgent work: `gpu = 0.2`. docs/sharing.md."""
     power_caps_w: dict[str, Annotated[float, Field(gt=0)]] = {}
     """By pool, the watts that its devices may draw together, by their design power."""
+    scale: dict[str, ScaleRule] = {}
+    """What asks for more or fewer devices of a model, by price. docs/sharing.md."""
     preempt_from: int | None = Field(default=None, ge=1, le=100)
     """From this priority on jobs that ask for it (`--preempt`) may stop tasks of a lower one; None: none."""
     preempt_loss_s: float = Field(default=60.0, gt=0)
@@ -188,6 +192,14 @@ class Settings(BaseSettings):
             check_hook(name, hook, hosts=self.hook_hosts)
             if hook.mail_to and not (self.mail_server and self.mail_from):
                 raise ValueError(f"hook {name} sends mail: set mail_server and mail_from too")
+        return self
+
+    @model_validator(mode="after")
+    def _scale_can_work(self) -> Settings:
+        for name, rule in self.scale.items():
+            check_rule(name, rule, hosts=self.hook_hosts)
+        if self.scale and self.policy != "predictive":
+            raise ValueError("scale goes by prices, which only the policy predictive sets")
         return self
 
     @model_validator(mode="after")

@@ -14,6 +14,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from email.message import EmailMessage
 from typing import Any, Final
@@ -22,8 +23,10 @@ from urllib.parse import urlsplit
 import httpx
 import sqlalchemy as sa
 
+from farm.control.scaling import Scaler
 from farm.errors import FarmError, Unavailable
 from farm.flow.hooks import is_public, payload, retry_delay_s, subject
+from farm.flow.scaling import receiver
 from farm.model.events import EventKind
 from farm.model.hooks import Hook
 from farm.settings import HOOK_VARIABLES, Settings, inherited_environment
@@ -48,15 +51,19 @@ class HookError(FarmError):
 class HookCaller:
     """The loop. Several may run at once, in as many processes: each call is one's."""
 
-    def __init__(self, engine: sa.Engine, settings: Settings) -> None:
+    def __init__(
+        self, engine: sa.Engine, settings: Settings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._hooks = settings.hooks
+        self._scaler = Scaler(engine, settings.scale, clock=clock)
 
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
             try:
                 self.round()
+                self.scale()
             except Unavailable as error:
                 _LOG.warning("hooks wait: %s", clean(str(error), one_line=True))
             stop.wait(_LOOK_S)
@@ -69,6 +76,22 @@ class HookCaller:
         for call in taken:
             self._make(call)
         return len(taken)
+
+    def scale(self) -> int:
+        """Ask for devices, or to be rid of some, where prices say so; returns how often.
+
+        A call that fails is not repeated: while the price stays, the rule asks again.
+        """
+        asked = self._scaler.round()
+        for name, rule, told in asked:
+            try:
+                deliver(receiver(rule), told, self._settings)
+            except FarmError as failure:
+                error = clean(str(failure), limit=_MAX_ERROR, one_line=True)
+                with writing(self._engine) as db:
+                    events.happened(db, EventKind.HOOK_FAILED, f"scale {name}: {error}")
+                _LOG.warning("scale %s: %s", name, error)
+        return len(asked)
 
     def _make(self, call: hooks.Call) -> None:
         error = ""

@@ -64,5 +64,11 @@ def read(
     return found[::-1] if newest else found
 
 
+def happened_since(db: sa.Connection, kind: EventKind, *, actor: str, since: float) -> bool:
+    """Whether `actor` made such a thing happen at `since` (database clock) or later."""
+    query = sa.select(_T.c.id).where(_T.c.at >= since, _T.c.kind == str(kind), _T.c.actor == actor)
+    return db.scalar(query.limit(1)) is not None
+
+
 def last_id(db: sa.Connection) -> int:
     return db.scalar(sa.select(sa.func.max(_T.c.id))) or 0

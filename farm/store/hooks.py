@@ -42,6 +42,11 @@ class Call:
     """With this one."""
 
 
+def alone(db: sa.Connection) -> None:
+    """Until the transaction ends no other process gathers calls or asks by a scale rule."""
+    db.execute(sa.select(_CURSOR.c.event_id).where(_CURSOR.c.name == _NAME).with_for_update())
+
+
 def gather(db: sa.Connection, hooks: Mapping[str, Hook]) -> int:
     """Owe the calls of events that happened since the last time; returns how many.
 
