@@ -36,6 +36,8 @@ class Publisher:
         self._sent = 0
         self._unconfirmed: dict[int, None] = {}  # delivery tags, in order
         self._refused = 0
+        self._blocked = ""
+        """Why the broker takes nothing at present."""
         self.unroutable: set[str] = set()
         """Routing keys that had no queue since this was last cleared; their messages are gone."""
 
@@ -81,8 +83,9 @@ class Publisher:
                     raise TimeoutError(f"no confirm for {len(self._unconfirmed)} messages")
                 self._connection.drain_events(timeout=left)
         except (*BROKER_ERRORS, TimeoutError) as error:
+            why = self._blocked or error
             self.close()
-            raise Unavailable(f"the broker did not confirm within {timeout_s:.0f} s: {error}") from error
+            raise Unavailable(f"the broker did not confirm within {timeout_s:.0f} s: {why}") from error
         if self._refused:
             self.close()
             raise Unavailable("the broker refused a message (its disk or memory limit?)")
@@ -91,6 +94,7 @@ class Publisher:
         connection, self._connection, self._producer = self._connection, None, None
         self._sent = self._refused = 0
         self._unconfirmed.clear()
+        self._blocked = ""
         if connection is not None:
             try:
                 connection.collect(socket_timeout=1)
@@ -115,7 +119,7 @@ class Publisher:
             self._url,
             heartbeat=10,
             connect_timeout=5,
-            transport_options=transport_options(self._url),
+            transport_options=self._options(),
         )
         connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
         channel = connection.channel()
@@ -130,6 +134,15 @@ class Publisher:
             channel, exchange=Exchange(EXCHANGE, type="direct", durable=True), auto_declare=False
         )
         return self._producer
+
+    def _options(self) -> dict[str, Any]:
+        if not self._is_amqp:
+            return dict(transport_options(self._url))
+        return {**transport_options(self._url), "on_blocked": self._on_blocked}
+
+    def _on_blocked(self, reason: str) -> None:
+        # The reason in RabbitMQ's own words is not handed on by py-amqp; it blocks for these two only.
+        self._blocked = "it is low on memory or disk, and takes nothing (rabbitmqctl status says which)"
 
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         if not multiple:

@@ -49,6 +49,8 @@ class FarmUnderTest:
     port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     commands: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    in_front: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Process name to a command that runs it."""
 
     def environment(self, name: str) -> dict[str, str]:
         """For the process `name`; its state directory is its own but for clients, who share the server's."""
@@ -108,9 +110,10 @@ class FarmUnderTest:
             state = self.folder / name
             state.mkdir(exist_ok=True)
             (state / "cpu.json").write_bytes(_cpu_figures())
+        before = self.in_front.get(name, ())
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [*ENDS_WITH_US, "--", sys.executable, "-m", "farm.main", *command],
+                [*ENDS_WITH_US, "--", *before, sys.executable, "-m", "farm.main", *command],
                 env=self.environment(name),
                 stdout=log,
                 stderr=log,

@@ -2,7 +2,8 @@
 
 Writes FILE piece by piece, each line with the attempt's id; the last line has a checksum of all before it.
 
-seconds N      take that long (0.2)
+seconds N      take that long (0.2), asleep
+busy N         use the CPU for a moment every N seconds: a renderer that only sleeps is taken for hung
 hide FILE      leave a double-forked child in a session of its own, which writes its pid into FILE and goes
                on writing into the output; it and the renderer ignore SIGTERM
 """
@@ -10,6 +11,7 @@ hide FILE      leave a double-forked child in a session of its own, which writes
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import signal
 import sys
@@ -17,6 +19,7 @@ import time
 from pathlib import Path
 
 PIECES = 10
+BUSY_CPU_S = 0.06
 
 
 def whose(path: Path) -> str:
@@ -45,9 +48,19 @@ def _hide(file: str, output: Path) -> None:
             out.write("still here\n")
 
 
+def _take(seconds: float, busy_every_s: float) -> None:
+    end = time.monotonic() + seconds
+    while (left_s := end - time.monotonic()) > 0:
+        time.sleep(min(left_s, busy_every_s))
+        used = time.process_time()
+        while busy_every_s < math.inf and time.process_time() - used < BUSY_CPU_S:
+            pass
+
+
 def main(output: Path, words: list[str]) -> None:
     options = dict(zip(words[::2], words[1::2], strict=True))
     seconds = float(options.get("seconds", "0.2"))
+    busy_every_s = float(options.get("busy", "inf"))
     if "hide" in options:
         _hide(options["hide"], output)
     attempt_id = os.environ["FARM_ATTEMPT_ID"]
@@ -58,7 +71,7 @@ def main(output: Path, words: list[str]) -> None:
             out.write(line)
             out.flush()
             body += line
-            time.sleep(seconds / PIECES)
+            _take(seconds / PIECES, busy_every_s)
         out.write(f"end {hashlib.sha256(body.encode()).hexdigest()}\n")
 
 

@@ -62,6 +62,48 @@ class PrivatePostgres:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def create(self) -> None:
+        """An empty one."""
+        self._make_place()
+        subprocess.run(
+            [
+                *self._as_user,
+                str(self._bin / "initdb"),
+                "-D",
+                str(self._data),
+                "-U",
+                "postgres",
+                "-A",
+                "trust",
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        self._configure("listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\nshared_buffers = 32MB")
+
+    def follow(self, primary: PrivatePostgres, *, through: int) -> None:
+        """Instead of `create`: a standby of another one, which it reaches at the port `through`."""
+        self._make_place()
+        copy = [
+            str(self._bin / "pg_basebackup"),
+            "-D",
+            str(self._data),
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(through),
+        ]
+        options = ["-U", "postgres", "-R", "-X", "stream", "--checkpoint=fast", "--no-sync"]
+        subprocess.run([*self._as_user, *copy, *options], check=True, stdout=subprocess.DEVNULL, timeout=60)
+        self._configure("")
+
+    def has_caught_up(self, primary: PrivatePostgres) -> bool:
+        written = primary.sql("SELECT pg_current_wal_lsn()")
+        return bool(self.sql(f"SELECT pg_last_wal_replay_lsn() >= '{written}'"))
+
+    def promote(self) -> None:
+        assert self.sql("SELECT pg_promote()") is True
+
+    def _make_place(self) -> None:
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
         if not found:
             missing("PostgreSQL", "its server programs are not installed")
@@ -73,16 +115,10 @@ class PrivatePostgres:
         if os.geteuid() == 0:
             self._as_user = [*ENDS_WITH_US, "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--"]
             shutil.chown(data, "nobody", "nogroup")
-        subprocess.run(
-            [*self._as_user, str(self._bin / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        with (data / "postgresql.conf").open("a") as conf:
-            conf.write(
-                f"listen_addresses = '127.0.0.1'\nport = {self.port}\nunix_socket_directories = ''\n"
-                "shared_buffers = 32MB\n"
-            )
+
+    def _configure(self, text: str) -> None:
+        with (self._data / "postgresql.conf").open("a") as conf:
+            conf.write(f"{text}\nport = {self.port}\n")
 
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
@@ -101,13 +137,20 @@ class PrivatePostgres:
     def add_database(self) -> str:
         """The URL of an empty database of its own."""
         name = f"farm_{uuid.uuid4().hex[:12]}"
+        self.sql(f"CREATE DATABASE {name}")
+        return self.url.removesuffix("postgres") + name
+
+    def sql(self, statement: str) -> object:
+        """Run it; its first value, None for one that tells nothing."""
         engine = sa.create_engine(
             self.url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT"
         )
-        with engine.connect() as db:
-            db.exec_driver_sql(f"CREATE DATABASE {name}")
-        engine.dispose()
-        return self.url.removesuffix("postgres") + name
+        try:
+            with engine.connect() as db:
+                done = db.exec_driver_sql(statement)
+                return done.scalar() if done.returns_rows else None
+        finally:
+            engine.dispose()
 
     def kill(self) -> None:
         """As a power cut for the server: no shutdown, all backends at once."""
@@ -148,7 +191,8 @@ class PrivateRabbit:
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
-    def create(self) -> None:
+    def create(self, *, beside: PrivateRabbit | None = None) -> None:
+        """beside: another one, whose cluster it can then `join`."""
         self._server = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
         epmd = shutil.which("epmd")
         if not self._server.exists() or epmd is None:
@@ -166,6 +210,9 @@ class PrivateRabbit:
             "vm_memory_high_watermark.absolute = 512MB\n"
             "heartbeat = 10\n"
         )
+        if beside is not None:
+            self._epmd_port = beside._epmd_port
+            return
         self._epmd = subprocess.Popen(
             [*ENDS_WITH_US, "--", epmd, "-address", "127.0.0.1", "-port", str(self._epmd_port)],
             stdout=subprocess.DEVNULL,
@@ -175,17 +222,26 @@ class PrivateRabbit:
     def add_vhost(self) -> str:
         """The URL of a virtual host of its own."""
         name = f"farm_{uuid.uuid4().hex[:12]}"
-        control = str(self._server.with_name("rabbitmqctl"))
-        for command in (("add_vhost", name), ("set_permissions", "-p", name, "guest", ".*", ".*", ".*")):
-            subprocess.run(
-                [control, "-q", *command],
-                env=self._environment(),
-                cwd="/",
-                check=True,
-                capture_output=True,
-                timeout=60,
-            )
+        self.control("add_vhost", name)
+        self.control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
         return self.url.removesuffix("/") + name
+
+    def join(self, other: PrivateRabbit) -> None:
+        """Become one broker with it."""
+        self.control("stop_app")
+        self.control("join_cluster", f"t{other.port}@localhost")
+        self.control("start_app")
+
+    def control(self, *words: str) -> None:
+        """Run `rabbitmqctl` on it."""
+        subprocess.run(
+            [str(self._server.with_name("rabbitmqctl")), "-q", *words],
+            env=self._environment(),
+            cwd="/",
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
 
     def _environment(self) -> dict[str, str]:
         node = f"t{self.port}@localhost"
@@ -222,7 +278,7 @@ class PrivateRabbit:
                 stderr=log,
                 start_new_session=True,
             )
-        wait_until(self._answers, "RabbitMQ answers", timeout_s=60)
+        wait_until(self._answers, "RabbitMQ answers", timeout_s=180)
 
     def _answers(self) -> bool:
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,50 @@ def test_a_job_may_say_warn(farm: FarmUnderTest, tmp_path: Path) -> None:
     assert farm.job(job_id)["counts"]["running"] == 1
     farm.farm("cancel", str(job_id))
     assert farm.wait_for_job(job_id) == "cancelled"
+
+
+@pytest.fixture
+def third(farm: FarmUnderTest) -> Iterator[str]:
+    """agent0 and all that it starts get a third of a core."""
+    groups = Path("/sys/fs/cgroup/cpu")
+    if not os.access(groups, os.W_OK) or not (groups / "cgroup.procs").exists():
+        pytest.skip("no CPU control group of version 1 here")
+    made = groups / f"farm-test-{uuid.uuid4().hex[:8]}"
+    made.mkdir()
+    (made / "cpu.cfs_quota_us").write_text(str(int((made / "cpu.cfs_period_us").read_text()) // 3))
+    agent = psutil.Process(farm.processes["agent0"].pid)
+    for process in (agent, *agent.children(recursive=True)):
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            (made / "cgroup.procs").write_text(str(process.pid))
+    yield f"agent0-{farm.port}"
+    for pid in (made / "cgroup.procs").read_text().split():
+        with contextlib.suppress(OSError):
+            (groups / "cgroup.procs").write_text(pid)
+    wait_until(lambda: not (made / "cgroup.procs").read_text(), "an empty group")
+    made.rmdir()
+
+
+def test_a_node_at_a_third_of_its_speed_is_found_and_its_task_copied(
+    farm: FarmUnderTest, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Its neighbour has taught the farm what a frame takes on such a device."""
+    slow, usual = f"agent0-{farm.port}", f"agent1-{farm.port}"
+    farm.farm("drain", slow)
+    job_id = spun(farm, tmp_path, "1-6", 10)
+    assert farm.wait_for_job(job_id, timeout_s=400) == "done"
+    request.getfixturevalue("third")
+    farm.farm("drain", usual)
+    farm.farm("undrain", slow)
+    farm.farm("requeue", str(job_id), "--frames", "3", "--all")
+    spinner(tmp_path, 3)
+    farm.farm("undrain", usual)
+    assert farm.wait_for_job(job_id, timeout_s=200) == "done"
+    wait_until(lambda: not by_state(farm, job_id, lambda a: a["finished_at"] is None), "both have ended")
+    *_, first, second = sorted(farm.attempts(job_id), key=lambda a: a["assigned_at"])
+    assert (first["node_id"], second["node_id"]) == (slow, usual)
+    assert first["stall"]["kind"] == "slow", first
+    assert (second["origin"] != "match", second["state"]) == (True, "succeeded")
+    assert first["state"] in ("cancelled", "superseded")
 
 
 def test_one_that_was_stopped_gets_a_copy_that_wins(farm: FarmUnderTest, tmp_path: Path) -> None:

@@ -36,6 +36,10 @@ class BreakableFarm(FarmUnderTest):
     """Process name to its FARM_TEST_FAILPOINTS."""
     broker_of: dict[str, str] = field(default_factory=dict)
     """Process name to another way to the broker."""
+    database_of: dict[str, str] = field(default_factory=dict)
+    """Process name to another way to the database."""
+    more_of: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Process name to further variables."""
 
     def environment(self, name: str) -> dict[str, str]:
         environment = super().environment(name)
@@ -43,7 +47,9 @@ class BreakableFarm(FarmUnderTest):
             environment["FARM_TEST_FAILPOINTS"] = self.failpoints[name]
         if name in self.broker_of:
             environment["FARM_BROKER_URL"] = self.broker_of[name]
-        return environment
+        if name in self.database_of:
+            environment["FARM_DATABASE_URL"] = self.database_of[name]
+        return environment | self.more_of.get(name, {})
 
 
 @pytest.fixture
