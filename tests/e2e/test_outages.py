@@ -27,6 +27,8 @@ TAKEOVER_S = 12.0
 """As docs/guarantees.md says."""
 RESTART_S = 20.0
 """Half of it on a machine with nothing else to do. The lease, of 30 s, is what must not run out."""
+SERVICE_BACK_S = 10.0
+AGENT_GONE_S = 35.0
 SLACK_S = 5.0
 """For a machine that does other things at the same time."""
 
@@ -145,3 +147,46 @@ def test_a_restarted_agent_costs_no_start(farms: Farms, tmp_path: Path) -> None:
     assert {process.pid for process in job.renderers()} == before
     assert took_s <= RESTART_S + SLACK_S
     job.check_done(most_starts=3)  # one may have waited in the agent, and is given out again
+
+
+def test_work_goes_on_soon_after_a_service_is_back_and_when_an_agent_is_gone(
+    farms: Farms, rabbit: PrivateRabbit, postgres: PrivatePostgres, tmp_path: Path
+) -> None:
+    farm = farms(agents=2)
+    job = MarkedJob(farm, tmp_path / "frames", 300).submit("seconds", "1.5")
+    farm.wait_for_done(job.id, 2)
+
+    def starts_anew(since: float) -> bool:
+        view = farm.try_get(f"/jobs/{job.id}/attempts", limit=1000)
+        return view is not None and any(
+            a["assigned_at"] > since and a["started_at"] is not None for a in view["items"]
+        )
+
+    services: tuple[PrivateRabbit | PrivatePostgres, ...] = (rabbit, postgres)
+    for service in services:
+        service.kill()
+        time.sleep(8)  # so that all who try again do so at their longest intervals
+        service.start()
+        started, since = time.monotonic(), time.time()
+        wait_until(lambda since=since: starts_anew(since), "a new start", timeout_s=120)  # type: ignore[misc]
+        took_s = time.monotonic() - started
+        print(f"{type(service).__name__}: something new was started {took_s:.1f} s after it was back")
+        assert took_s <= SERVICE_BACK_S + SLACK_S
+
+    node = f"agent0-{farm.port}"
+    job.wait_until_running_on(node)
+    farm.kill("agent0")
+    started = time.monotonic()
+    at_work = {a["task_id"] for a in farm.attempts(job.id) if a["state"] in ("assigned", "running")}
+    at_work &= {a["task_id"] for a in farm.attempts(job.id) if a["node_id"] == node}
+
+    def has_moved() -> bool:
+        later = [a for a in farm.attempts(job.id) if a["task_id"] in at_work and a["node_id"] != node]
+        return any(a["started_at"] is not None for a in later)
+
+    wait_until(has_moved, "its task is started elsewhere", timeout_s=120)
+    took_s = time.monotonic() - started
+    print(f"a task of an agent that was killed for good was started elsewhere {took_s:.1f} s later")
+    assert took_s <= AGENT_GONE_S + SLACK_S
+    farm.farm("cancel", str(job.id))
+    assert farm.wait_for_job(job.id) == "cancelled"

@@ -175,7 +175,7 @@ class Fleet:
 
     def _break(self, node: Played, now: float) -> None:
         """Once in a while it falls silent, for less or more than its lease, or is started anew."""
-        if now < node.silent_until or self._draw.random() > 0.0005:
+        if now < node.silent_until or self._draw.random() > 0.002:
             return
         if self._draw.random() < 0.5:
             node.silent_until = now + self._draw.uniform(1, 12)

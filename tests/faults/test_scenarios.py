@@ -290,7 +290,7 @@ def test_f36_an_agent_is_drained_under_work(farm: BreakableFarm, new_job: NewJob
 # --- many at once --------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_two_hundred_kills_in_one_job(farm: BreakableFarm, new_job: NewJob, draw: random.Random) -> None:
     """Any process of the farm, again and again: each frame done once, nothing left, few renders in vain."""
     frames, kills = 400, 200
@@ -298,9 +298,13 @@ def test_two_hundred_kills_in_one_job(farm: BreakableFarm, new_job: NewJob, draw
     job = new_job(frames).submit("seconds", "1.5")
     farm.wait_for_done(job.id, 2)
     victims = [name for name in farm.processes if name != "server"]
-    for _ in range(kills):
+    for number in range(kills):
+        if number % 20 == 0:
+            print(f"{number} kills", flush=True)
         name = draw.choice(victims)
         farm.kill(name)
         farm.start_again(name)
         time.sleep(draw.uniform(0.2, 1.0))
-    job.check_done(most_starts=frames * 11 // 10, timeout_s=600)
+    job.check_done(most_starts=frames * 11 // 10, timeout_s=900)
+    starts = sum(task["starts"] for task in job.tasks())
+    print(f"{kills} kills, {starts / frames:.3f} renders for each of {frames} frames")
