@@ -118,12 +118,16 @@ def literal_path(path: str) -> str:
 
 
 def missing_files() -> Iterator[tuple[str, str, str]]:
-    """(kind, name, path) of each file that the scene uses and that is not there; 3.4 is silent about most."""
+    """(kind, name, path) of each file that the scene uses and that is not there; 3.4 is silent about most.
+
+    The path is as Blender's own messages have it, without "..": one file is told once.
+    """
     import bpy
 
     for library in bpy.data.libraries:
-        if not library.packed_file and not os.path.exists(bpy.path.abspath(library.filepath)):
-            yield "library", library.name, bpy.path.abspath(library.filepath)
+        path = bpy.path.abspath(library.filepath)
+        if not library.packed_file and not os.path.exists(path):
+            yield "library", library.name, os.path.normpath(path)
     kinds = (
         ("image", bpy.data.images),
         ("clip", bpy.data.movieclips),
@@ -144,7 +148,7 @@ def missing_files() -> Iterator[tuple[str, str, str]]:
             paths = [path.replace("<UDIM>", str(tile.number)) for tile in tiles] or [path]
             for one in paths:
                 if not os.path.exists(one):
-                    yield kind, item.name, one
+                    yield kind, item.name, os.path.normpath(one)
 
 
 def use_device(scene: Any, kind: str) -> None:

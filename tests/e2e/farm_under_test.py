@@ -234,9 +234,11 @@ class FarmUnderTest:
         return "\n".join(told)
 
 
-def run(*command: str | Path) -> None:
+def run(*command: str | Path, timeout_s: float = 100.0) -> None:
     """Run a program to its good end."""
-    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=100, check=False)
+    done = subprocess.run(
+        command, capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False
+    )
     assert done.returncode == 0, (done.stdout + done.stderr).decode(errors="replace")
 
 

@@ -25,6 +25,11 @@ from tests.waiting import wait_until
 ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """In front of a command line: pytest may be killed, and nothing of its own may live on."""
 
+RABBITMQ = os.environ.get("FARM_TEST_RABBITMQ", "")
+"""A directory with `rabbitmq-server`, `rabbitmqctl` and `epmd`: tests start servers of that release."""
+_DENIED = ("global_qos", "transient_nonexcl_queues")
+"""What 3.12 and later only warn of, and 4.3 refuses."""
+
 
 def add_vhost() -> str:
     """The URL of a virtual host of its own on the machine's RabbitMQ: farms must not share queues."""
@@ -193,8 +198,9 @@ class PrivateRabbit:
 
     def create(self, *, beside: PrivateRabbit | None = None) -> None:
         """beside: another one, whose cluster it can then `join`."""
-        self._server = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-        epmd = shutil.which("epmd")
+        programs = Path(RABBITMQ or "/usr/lib/rabbitmq/bin")
+        self._server = programs / "rabbitmq-server"
+        epmd = shutil.which("epmd", path=str(programs) if RABBITMQ else None)
         if not self._server.exists() or epmd is None:
             missing("RabbitMQ", "its server program is not installed")
             return
@@ -209,6 +215,7 @@ class PrivateRabbit:
             "disk_free_limit.absolute = 50MB\n"
             "vm_memory_high_watermark.absolute = 512MB\n"
             "heartbeat = 10\n"
+            + "".join(f"deprecated_features.permit.{name} = false\n" for name in _DENIED if RABBITMQ)
         )
         if beside is not None:
             self._epmd_port = beside._epmd_port

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.farm_under_test import FarmUnderTest
+from tests.e2e.farm_under_test import FarmUnderTest, run
+from tests.e2e.pictures import check_equal
 from tests.waiting import wait_until
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "openjd-samples"
@@ -37,6 +38,8 @@ class Sample:
     """In the log of the last attempt, or in the reason of a failed task."""
     files: tuple[str, ...] = ()
     """Below the directory of its own."""
+    pictures: tuple[tuple[str, str], ...] = ()
+    """(one of `files`, the same rendered by hand, below the directory of frames)"""
     needs: tuple[str, ...] = ()
     """Programs."""
 
@@ -70,6 +73,7 @@ ALL = (
         tasks=2,
         says=("render-%04d.PNG",),
         files=("out/render-0001.png",),
+        pictures=(("out/render-0001.png", "hand_0001.png"),),
         needs=("blender", "ffmpeg"),
     ),
     Sample(path=f"{DEADLINE}/simple_job", says=("Welcome to AWS Deadline Cloud!",)),
@@ -87,18 +91,21 @@ ALL = (
         parameters=BLENDER,
         tasks=2,
         files=("out/output_0001.jpg", "out/output_0002.jpg"),
+        pictures=(("out/output_0001.jpg", "hand_0001.jpg"), ("out/output_0002.jpg", "hand_0002.jpg")),
         needs=("blender",),
     ),
     Sample(
         path=f"{DEADLINE}/task_chunking/blender_render_with_contiguous_chunks",
         parameters=BLENDER,
         files=("out/output_0001.jpg", "out/output_0002.jpg"),
+        pictures=(("out/output_0001.jpg", "hand_0001.jpg"), ("out/output_0002.jpg", "hand_0002.jpg")),
         needs=("blender",),
     ),
     Sample(
         path=f"{DEADLINE}/task_chunking/blender_render_with_non_contiguous_chunks",
         parameters=BLENDER | {"Frames": "1,3"},
         files=("out/output_0001.jpg", "out/output_0003.jpg"),
+        pictures=(("out/output_0001.jpg", "hand_0001.jpg"), ("out/output_0003.jpg", "hand_0003.jpg")),
         needs=("blender",),
     ),
     Sample(
@@ -110,6 +117,7 @@ ALL = (
             "ImageHeight": "36",
         },
         files=("ball.png",),
+        pictures=(("ball.png", "hand.png"),),
         needs=("povray",),
     ),
     Sample(
@@ -143,8 +151,8 @@ ALL = (
 
 
 @pytest.fixture(scope="module")
-def frames(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three small images and a POV-Ray scene."""
+def frames(tmp_path_factory: pytest.TempPathFactory, blender_scenes: Path) -> Path:
+    """Three small images, a POV-Ray scene, and what the samples render, rendered by hand."""
     directory = tmp_path_factory.mktemp("frames")
     (directory / "ball.pov").write_text(
         "camera { location <0, 0, -4> look_at 0 } light_source { <2, 4, -3> rgb 1 }"
@@ -157,6 +165,12 @@ def frames(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["ffmpeg", "-loglevel", "error", "-i", ppm, directory / f"f_{number:04d}.png"], check=True
         )
         ppm.unlink()
+    for kind in ("PNG", "JPEG"):
+        where = ("-o", directory / "hand_####", "-F", kind, "-f", "1..3")
+        run("blender", "-b", blender_scenes / "small.blend", *where)
+    if shutil.which("povray") is not None:
+        scene = (f"+I{directory}/ball.pov", f"+O{directory}/hand.png")
+        run("povray", *scene, "+W64", "+H36", "+Q9", "+A0.3", "-D")
     return directory
 
 
@@ -194,6 +208,9 @@ def test_public_samples_end_as_they_should(
         missing += [name for name in sample.files if not (directory / name).is_file()]
         if state != sample.state or sum(counts.values()) != sample.tasks or missing:
             problems.append(f"{sample.path}: {state}, {counts}, missing {missing}\n{text[-1500:]}")
+        else:
+            for name, by_hand in sample.pictures:
+                check_equal(directory / name, frames / by_hand)
     assert not problems, "\n\n".join(problems)
 
 

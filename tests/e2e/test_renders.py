@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import OpenImageIO
 import pytest
 
 from tests.conftest import missing
 from tests.e2e.farm_under_test import FarmUnderTest, run
 from tests.e2e.marked_jobs import renderer
 from tests.e2e.marked_renderer import whose
+from tests.e2e.pictures import check_different, check_equal
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.e2e, pytest.mark.renderer]
@@ -56,20 +56,6 @@ def povray_by_hand(povray: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     run("povray", f"+I{directory}/ball.pov", *SIZE, "-D", "+KFI1", "+KFF5", f"+O{directory}/f.png")
     check_different(directory / "f1.png", directory / "f5.png")
     return directory
-
-
-def check_equal(one: Path, other: Path) -> None:
-    """Every pixel."""
-    first, second = OpenImageIO.ImageBuf(str(one)), OpenImageIO.ImageBuf(str(other))
-    assert first.read(force=True), first.geterror()
-    assert second.read(force=True), second.geterror()
-    found = OpenImageIO.ImageBufAlgo.compare(first, second, 0, 0)
-    assert not found.error, (one, other, found.nfail, found.maxerror)
-
-
-def check_different(one: Path, other: Path) -> None:
-    first, second = OpenImageIO.ImageBuf(str(one)), OpenImageIO.ImageBuf(str(other))
-    assert OpenImageIO.ImageBufAlgo.compare(first, second, 0.01, 0.01).maxerror > 0.1
 
 
 def tasks(farm: FarmUnderTest, job_id: int) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import uuid
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from plugins.blender.bpy_runner import bpy_version
 from tests.e2e.farm_under_test import FarmUnderTest, processes_with
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
 from tests.waiting import wait_until
@@ -37,6 +39,22 @@ open(output, "w").write("whole")
 HANG_ONCE = 'test -e "$2" && exec cp "$2" "$1"; echo whole > "$2"; echo Developing out.exr; exec sleep 100000'
 HANG = "echo Error: not a word to trust; exec sleep 100000"
 LINGER = 'echo whole > "$1"; exec sleep 100000'
+MITSUBA_SCENE = """<scene version="3.0.0"><integrator type="path"/><emitter type="constant"/>
+<sensor type="perspective"><film type="hdrfilm"><integer name="width" value="64"/></film></sensor></scene>"""
+MITSUBA_ONCE = (
+    'test -e "$3" && exec mitsuba -m scalar_rgb -o "$1" "$2"; touch "$3"; '
+    'exec mitsuba -m scalar_rgb -t 1 -o "$1" "$2"'
+)
+"""With `--threads`, Mitsuba 3.9 waits for ever once it has opened the picture."""
+BPY = """
+import sys, bpy
+scene = bpy.context.scene
+scene.render.engine, scene.render.resolution_percentage = "BLENDER_WORKBENCH", 5
+bpy.app.handlers.render_post.append(lambda *_: None)
+scene.render.filepath = sys.argv[1]
+bpy.ops.render.render(write_still=True)
+"""
+"""A handler that is left: then bpy 4.5 does not end with its Python."""
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +125,48 @@ def test_one_that_hangs_is_moved_to_the_other_node(farm: FarmUnderTest, tmp_path
     assert "1 moved" in farm.farm("job", str(job_id))
     kinds = [event["kind"] for event in farm.get("/events", limit=1000)["items"] if event["job_id"] == job_id]
     assert {"attempt-stalled", "attempt-stopped"} <= set(kinds)
+
+
+@pytest.mark.renderer
+@pytest.mark.skipif(shutil.which("mitsuba") is None, reason="Mitsuba is not installed")
+def test_mitsubas_own_hang_is_found_and_moved(farm: FarmUnderTest, tmp_path: Path) -> None:
+    scene = tmp_path / "ball.xml"
+    scene.write_text(MITSUBA_SCENE)
+    target = tmp_path / "####.exr"
+    job_id = farm.submit(
+        "--frames", "1-1", "--output", str(target),
+        "--", "sh", "-c", MITSUBA_ONCE, "x", "{output}", str(scene), str(tmp_path / "tried"),
+    )  # fmt: skip
+    assert farm.wait_for_job(job_id) == "done"
+    first, second = sorted(farm.attempts(job_id), key=lambda a: a["assigned_at"])
+    assert (first["outcome"], second["outcome"]) == ("stalled", "succeeded")
+    assert first["node_id"] != second["node_id"]
+    assert first["stall"]["kind"] == "hung", "the picture is there, and empty"
+    assert "Developing" in first["reason"]
+    assert not processes_with(str(scene))
+
+
+@pytest.mark.renderer
+@pytest.mark.skipif(not (bpy_version() or "").startswith("4.5."), reason="the bpy wheel 4.5 is not installed")
+def test_bpys_own_hang_at_its_exit_costs_no_frame(farm: FarmUnderTest, tmp_path: Path) -> None:
+    script = tmp_path / "still.py"
+    script.write_text(BPY)
+    job_id = farm.submit(
+        "--frames",
+        "1-1",
+        "--output",
+        str(tmp_path / "####.png"),
+        "--",
+        sys.executable,
+        str(script),
+        "{output}",
+    )
+    assert farm.wait_for_job(job_id) == "done"
+    (attempt,) = farm.attempts(job_id)
+    assert attempt["stall"]["kind"] == "not-exiting"
+    assert "did not exit" in attempt["warnings"][-1]
+    assert (tmp_path / "0001.png").stat().st_size > 0
+    assert not processes_with(str(script))
 
 
 def test_one_that_has_written_its_file_is_ended_and_its_file_taken(

@@ -8,7 +8,7 @@ from replay import LOGS, feed, first_fatal, fractions, lines
 from farm.model.states import Outcome
 from plugins.blender.parser import BlenderParser
 
-VERSIONS = ("3.4", "4.2.23", "4.5.15", "5.0.1")
+VERSIONS = ("3.4", "4.2.23", "4.3.2", "4.5.15", "5.0.1")
 FRAGMENTS = (
     "ridgeline| frame 1 of 3: -3",
     "ridgeline| frame 2 of 3: -2",
@@ -73,7 +73,7 @@ def test_a_missing_texture_is_seen_in_plain_output_of_5_0() -> None:
     assert [reading.warning for reading in readings] == ["missing image: /show/it's gone.png"]
 
 
-@pytest.mark.parametrize("version", ["3.4", "5.0.1"])
+@pytest.mark.parametrize("version", ["3.4", "4.3.2", "5.0.1"])
 def test_a_missing_library_is_a_warning_once(version: str) -> None:
     readings = feed(BlenderParser((1,)), lines(f"blender-{version}-missing-library.log"))
     assert [reading.warning for reading in readings if reading.warning] == [
@@ -104,7 +104,13 @@ def test_a_scene_that_cannot_be_loaded_may_be_tried_elsewhere(log: str, part: st
 
 
 @pytest.mark.parametrize(
-    "log", ["blender-3.4-full-png.log", "blender-3.4-full-exr.log", "blender-5.0.1-full-exr.log"]
+    "log",
+    [
+        "blender-3.4-full-png.log",
+        "blender-3.4-full-exr.log",
+        "blender-4.3.2-full-exr.log",
+        "blender-5.0.1-full-exr.log",
+    ],
 )
 def test_a_full_disk_is_a_storage_failure_though_blender_says_saved(log: str) -> None:
     fatal = first_fatal(feed(BlenderParser((1,)), lines(log)))
@@ -156,7 +162,7 @@ def test_tiles_are_counted_and_not_the_samples_that_start_again() -> None:
     assert len(set(seen)) >= 8
 
 
-@pytest.mark.parametrize("version", ["3.4", "5.0.1"])
+@pytest.mark.parametrize("version", ["3.4", "4.3.2", "5.0.1"])
 def test_a_second_view_layer_is_the_second_half_of_the_frame(version: str) -> None:
     parser = BlenderParser((1,))
     ends = []

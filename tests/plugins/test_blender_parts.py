@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,9 +29,12 @@ pytestmark = [
     ),
 ]
 
-SETTINGS = (
+SAMPLES = (
     "b = __import__('bpy'); c = b.context.scene.cycles; "
-    "c.samples, c.use_adaptive_sampling, c.seed = 13, False, 3; "
+    "c.samples, c.use_adaptive_sampling, c.seed = 13, False, 3"
+)
+SETTINGS = (
+    f"{SAMPLES}; "
     "c.sampling_pattern = c.sampling_pattern if not (4,) <= b.app.version < (4, 5) else 'TABULATED_SOBOL'"
 )
 """Blue noise, the default of 4.2, cannot be split before 4.5."""
@@ -53,11 +57,15 @@ def host() -> Iterator[HostDriver]:
         yield driver
 
 
-def render(host: HostDriver, made: Submission, name: str) -> None:
+def render(host: HostDriver, made: Submission, name: str) -> str:
+    """All that was said."""
+    said = []
     for step in made.template["steps"]:
         for run in runs_of(made, step["name"], name=name):
             finished = host.run(run)
             assert finished.outcome is Outcome.SUCCEEDED, (step["name"], finished, host.seen.text)
+            said.append(host.seen.text)
+    return "\n".join(said)
 
 
 def options(directory: Path, name: str, **more: object) -> SubmitOptions:
@@ -103,6 +111,20 @@ def test_four_parts_make_the_whole_frame(
     ]
     report = json.loads((directory / "still.json").read_text())
     assert (report["rmse"], report["is_finite"], report["size"]) == (0.0, True, [64, 36])
+
+
+@pytest.mark.slow
+def test_blue_noise_gives_way_where_blender_cannot_split_it(
+    host: HostDriver, scene: Path, whole: Path, tmp_path: Path
+) -> None:
+    if not re.match(r"4\.[0-4]\.", PLUGIN.version() or ""):
+        pytest.skip("this Blender has no blue noise, or splits it")
+    wished = replace(options(tmp_path, "still.exr", sample_chunks=2), arguments=("--python-expr", SAMPLES))
+    made = PLUGIN.submission(scene, wished)
+    assert "warning the sampling pattern is Tabulated Sobol" in render(host, made, "blue noise")
+    found, _ = assemble.read_layers(tmp_path / "still.exr")
+    expected, _ = assemble.read_layers(whole)
+    assert assemble.rmse(found, expected) <= 1e-6
 
 
 @pytest.mark.slow

@@ -30,8 +30,13 @@ pytestmark = [
 
 
 def blenders(host: HostDriver) -> list[psutil.Process]:
+    """Blender, or a Python with the bpy wheel that stands in for it."""
     below = psutil.Process(host.process.pid).children(recursive=True)
-    return [process for process in below if process.name().startswith("blender")]
+    return [
+        process
+        for process in below
+        if process.name().startswith("blender") or "plugins.blender.bpy_runner" in process.cmdline()
+    ]
 
 
 def is_equal(one: Path, other: Path) -> bool:

@@ -7,31 +7,36 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from urllib.parse import urlsplit
 
-RABBITMQ = ("127.0.0.1", 5672)
-_, PORT = RABBITMQ
 ROOT = Path(__file__).parents[2]
-
-
-def url(vhost: str, port: int) -> str:
-    return f"amqp://guest:guest@127.0.0.1:{port}/{vhost}"
 
 
 class Agents:
     """Starts agents of one node, and ends those that still run."""
 
-    def __init__(self, vhost: str, state_dir: Path) -> None:
-        self.vhost = vhost
+    def __init__(self, broker_url: str, state_dir: Path) -> None:
+        self.broker_url = broker_url
         self.state_dir = state_dir
         self.node_id = f"t-{uuid.uuid4().hex[:8]}"
         self.log = state_dir.parent / f"{self.node_id}.log"
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *arguments: str, port: int = PORT, **others: object) -> subprocess.Popen[bytes]:
+    @property
+    def broker(self) -> tuple[str, int]:
+        """Host and port."""
+        place = urlsplit(self.broker_url)
+        assert place.hostname is not None
+        assert place.port is not None
+        return place.hostname, place.port
+
+    def start(self, *arguments: str, port: int | None = None, **others: object) -> subprocess.Popen[bytes]:
+        """`port`: of a proxy in front of the broker."""
+        _, own_port = self.broker
         values = {
             "state_dir": self.state_dir,
             "node_name": self.node_id,
-            "broker_url": url(self.vhost, port),
+            "broker_url": self.broker_url.replace(f":{own_port}/", f":{port or own_port}/"),
             "heartbeat_s": 0.2,
             "kill_grace_s": 0.2,
             **others,

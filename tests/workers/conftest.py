@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing
-from tests.workers.agent_processes import PORT, RABBITMQ, Agents, url
+from tests.e2e.services import RABBITMQ, PrivateRabbit, add_vhost, remove_vhost
+from tests.workers.agent_processes import Agents
 from tests.workers.fake_farm import FakeFarm
 
 
-def _control(*arguments: str) -> None:
-    subprocess.run(
-        ["rabbitmqctl", "-q", *arguments],
-        check=True,
-        capture_output=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-    )
-
-
 @pytest.fixture(scope="session")
-def rabbitmq_vhost() -> Iterator[str]:
-    name = f"farm-test-{uuid.uuid4().hex[:8]}"
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a virtual host: on the machine's server, or on one of the release that is being tried."""
+    if not RABBITMQ:
+        vhost = add_vhost()
+        yield vhost
+        remove_vhost(vhost)
+        return
+    server = PrivateRabbit(tmp_path_factory.mktemp("rabbit"))
+    server.create()
     try:
-        socket.create_connection(RABBITMQ, timeout=3).close()
-        _control("add_vhost", name)
-        _control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
-    except (OSError, subprocess.SubprocessError) as error:
-        missing("RabbitMQ", error)
-    yield name
-    _control("delete_vhost", name)
+        server.start()
+        yield server.add_vhost()
+    finally:
+        server.remove()
 
 
 @pytest.fixture
@@ -46,11 +37,11 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def agents(tmp_path: Path, stack: ExitStack, rabbitmq_vhost: str) -> Agents:
+def agents(tmp_path: Path, stack: ExitStack, rabbitmq: str) -> Agents:
     (tmp_path / "state").mkdir()
-    return stack.enter_context(closing(Agents(rabbitmq_vhost, tmp_path / "state")))
+    return stack.enter_context(closing(Agents(rabbitmq, tmp_path / "state")))
 
 
 @pytest.fixture
 def fake_farm(agents: Agents, stack: ExitStack) -> FakeFarm:
-    return stack.enter_context(closing(FakeFarm(url(agents.vhost, PORT), agents.node_id)))
+    return stack.enter_context(closing(FakeFarm(agents.broker_url, agents.node_id)))

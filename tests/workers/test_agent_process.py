@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.model.states import Outcome
-from tests.workers.agent_processes import RABBITMQ, Agents
+from tests.workers.agent_processes import Agents
 from tests.workers.fake_farm import FakeFarm, launch, new_ids
 from tests.workers.tcp_proxy import TcpProxy
 from workers.containment import Containment
@@ -79,7 +79,7 @@ def test_an_end_that_the_farm_never_accepted_is_told_by_the_next_agent(
 def test_reports_arrive_after_the_connection_was_cut(
     agents: Agents, fake_farm: FakeFarm, stack: ExitStack, tmp_path: Path
 ) -> None:
-    proxy = stack.enter_context(closing(TcpProxy(*RABBITMQ)))
+    proxy = stack.enter_context(closing(TcpProxy(*agents.broker)))
     agents.start(port=proxy.port)
     one, two = new_ids(2)
     go = tmp_path / "go"
@@ -98,7 +98,7 @@ def test_reports_arrive_after_the_connection_was_cut(
 def test_an_agent_waits_for_a_broker_that_is_down(
     agents: Agents, fake_farm: FakeFarm, stack: ExitStack
 ) -> None:
-    proxy = stack.enter_context(closing(TcpProxy(*RABBITMQ)))
+    proxy = stack.enter_context(closing(TcpProxy(*agents.broker)))
     proxy.cut()
     process = agents.start(port=proxy.port)
     fake_farm.until(lambda: b"Cannot connect" in agents.log.read_bytes(), "a log line")

@@ -18,7 +18,6 @@ from farm.model.ids import JobId, NodeId
 from farm.wire import queues as names
 from farm.wire.messages import Launch, ParkedMessage, StepScript, dump
 from tests.waiting import wait_until
-from tests.workers.agent_processes import PORT, url
 
 FUTURE = b'{"kind": "from-the-future", "wire": 99}'
 
@@ -32,7 +31,7 @@ def broker_url(request: pytest.FixtureRequest) -> Iterator[str]:
         memory.Channel.queues.clear()
         yield "memory://"
         return
-    broker = url(str(request.getfixturevalue("rabbitmq_vhost")), PORT)
+    broker = str(request.getfixturevalue("rabbitmq"))
     yield broker
     parked.drop(broker)
 
