@@ -22,6 +22,7 @@ def nodes(client: Connected, wanted: Wanted) -> None:
         Column("Node", shrinks=True, least=8),
         Column("State"),
         Column("Device", shrinks=True, least=10),
+        Column("Class"),
         Column("Busy", is_right=True),
         Column("Load", is_right=True),
         Column("Running", shrinks=True, least=10),
@@ -35,7 +36,7 @@ def _node_row(node: Node) -> list[Any]:
     able = node.capabilities
     best = max(able.devices, key=lambda device: device.fp32_tflops or 0.0, default=None)
     loads = {load.device_id: load.utilisation for load in node.loads}
-    models = Counter(_model(device) for device in able.devices if device.kind != "cpu") or Counter(
+    models = Counter(device.model for device in able.devices if device.kind != "cpu") or Counter(
         device.model for device in able.devices
     )
     device = ", ".join(f"{count} x {model}" if count > 1 else model for model, count in models.items())
@@ -46,6 +47,7 @@ def _node_row(node: Node) -> list[Any]:
         cell(node.id),
         show.state(node.state),
         cell(device),
+        cell(", ".join(dict.fromkeys(device.device_class for device in able.devices if device.device_class))),
         cell(f"{len(node.attempts)}/{able.slots}"),
         cell(show.percent(None if best is None else loads.get(best.id))),
         cell(", ".join(node.running)),
@@ -100,6 +102,7 @@ def node(client: Client, name: str, *, is_json: bool) -> None:
             Column("FP32", is_right=True),
             Column("Mem. bandwidth", is_right=True),
             Column("Ridge", is_right=True),
+            Column("Class"),
             Column("VRAM", is_right=True),
             Column("Load", is_right=True),
             Column("Mem.", is_right=True),
@@ -116,16 +119,11 @@ def node(client: Client, name: str, *, is_json: bool) -> None:
         show.put(words(line))
 
 
-def _model(device: Device) -> str:
-    """Nobody has seen a declared device: every view says so."""
-    return f"{device.model} (declared)" if device.is_declared else device.model
-
-
 def _device_notes(device: Device, load: DeviceLoad | None) -> list[str]:
     """What a table has no room for: where the figures come from, what is unknown and why, what is wrong."""
     if device.kind is DeviceKind.CPU:
         rate = device.ray_rate_mrays
-        return [] if rate is None else [f"{_model(device)}: {rate:.3g} million rays/s (measured)"]
+        return [] if rate is None else [f"{device.model}: {rate:.3g} million rays/s (measured)"]
     facts = [device.id, device.architecture, device.api, device.pci]
     if device.pcie_generation and device.pcie_width:
         facts.append(f"PCIe {device.pcie_generation}.0 x{device.pcie_width}")
@@ -140,7 +138,7 @@ def _device_notes(device: Device, load: DeviceLoad | None) -> list[str]:
         facts.append(f"{device.ray_rate_mrays:.3g} million rays/s")
     if device.driver:
         facts.append(f"driver {device.driver}")
-    lines = [f"{_model(device)}: {', '.join(filter(None, facts))}"]
+    lines = [f"{device.model}: {', '.join(filter(None, facts))}"]
     by_source: dict[str, list[str]] = {}
     for name, source in device.sources.items():
         by_source.setdefault(source, []).append(_SHORT.get(name, name))
@@ -158,12 +156,13 @@ def _device_notes(device: Device, load: DeviceLoad | None) -> list[str]:
 def _device_row(device: Device, load: DeviceLoad | None) -> list[Any]:
     tflops, bandwidth = device.fp32_tflops, device.memory_bandwidth_gbps
     return [
-        cell(_model(device)),
+        cell(device.model),
         cell(device.kind),
         cell(device.slots),
         "n/a" if tflops is None else f"{tflops:.3g} TFLOPS",
         "n/a" if bandwidth is None else f"{bandwidth:.4g} GB/s",
         "n/a" if device.ridge is None else f"{device.ridge:.3g} FLOP/B",
+        cell(device.device_class),
         "-" if device.vram_mib is None else size(device.vram_mib * 2**20),
         show.percent(None if load is None else load.utilisation),
         show.percent(None if load is None else load.memory_occupancy),

@@ -14,7 +14,7 @@ from farm.live.cells import Column, Line, Piece, cell, row
 from farm.live.snapshot import TaskLine
 from farm.model.attempts import Attempt
 from farm.model.events import Event, EventKind
-from farm.model.machines import Device, DeviceKind, DeviceLoad, Node
+from farm.model.machines import DECLARED_MARK, Device, DeviceKind, DeviceLoad, Node
 from farm.model.stalls import NO_STALLS
 from farm.model.states import ENDED_JOBS, LIVE_TASKS, JobState, NodeState, TaskState
 from farm.model.work import Counts, Profile, Step, Tag
@@ -272,7 +272,9 @@ def node_line(node: Node, columns: list[tuple[Column, int]]) -> Line:
     ids = {device.id for device in devices}
     loads = [load for load in node.loads if load.device_id in ids]
     # The vendor says nothing that the model does not, and columns are dear.
-    models = list(dict.fromkeys(device.model.removeprefix("NVIDIA ") for device in devices))
+    models = list(
+        dict.fromkeys(device.model.removeprefix("NVIDIA ").removesuffix(DECLARED_MARK) for device in devices)
+    )
     several = f"{len(devices)}× " if len(devices) > 1 else ""
     if any(device.is_declared for device in devices):
         several = f"declared {several}"  # in front: a cut column must not hide it

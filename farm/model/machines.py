@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from farm.model.ids import AttemptId, NodeId, StepId
 from farm.model.states import NodeState
+
+DECLARED_MARK: Final = " (declared)"
+"""Ends the model's name of a device that somebody wrote into a file: wherever it is shown, that is said."""
+_CLASS_BORDERS: Final = (22.0, 43.0)
+"""FLOP per byte."""
 
 
 class DeviceKind(StrEnum):
@@ -73,6 +79,15 @@ class Device:
         if not self.fp32_tflops or not self.memory_bandwidth_gbps:
             return None
         return 1000 * self.fp32_tflops / self.memory_bandwidth_gbps
+
+    @property
+    def device_class(self) -> str:
+        """What it is strong at beside other GPUs, by its ridge: "compute", "balanced" or "bandwidth"; empty:
+        not known. A quarter of the catalogue lies beyond each border."""
+        if self.ridge is None or self.kind is DeviceKind.CPU:
+            return ""
+        low, high = _CLASS_BORDERS
+        return "bandwidth" if self.ridge < low else "compute" if self.ridge > high else "balanced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

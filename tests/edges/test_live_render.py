@@ -18,13 +18,17 @@ from rich.text import Text
 
 from farm.live.cells import Column, cell, fit_columns, share_rows, sparkline
 from farm.live.feed import Feed
-from farm.live.panes import bar, figure
+from farm.live.panes import NODE_COLUMNS, bar, figure, node_line
 from farm.live.plain import changes, overview
 from farm.live.render import HELP, render
 from farm.live.snapshot import History, Log, Snapshot, Wants, fetch, remember
 from farm.live.view import Action, Pane, Target, Typing, View
+from farm.model.ids import NodeId
+from farm.model.machines import Capabilities, Node
+from farm.model.states import NodeState
 from farm.model.work import Counts
 from tests.edges.live_farm import HOSTILE, FakeFarm, a_job, a_node, a_task, an_attempt, an_event, stalled
+from workers.gpu.declared import declared_devices
 
 LATELY = History(
     use=tuple(number / 30 for number in range(30)),
@@ -198,6 +202,16 @@ def test_a_device_that_cannot_say_its_use_says_so() -> None:
     (row,) = (line for line in lines if line.startswith(" ws-anna"))
     assert row.count("n/a") == 4
     assert "0%" not in row
+
+
+def test_a_declared_device_is_marked_in_front_where_no_cut_hides_it(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.toml"
+    path.write_text("[n]\ndevices = [{ model = 'NVIDIA L40S', count = 2 }]")
+    has = Capabilities(devices=declared_devices(f"{path}#n"))
+    line = node_line(
+        Node(id=NodeId("n"), state=NodeState.ONLINE, capabilities=has), [(c, c.most) for c in NODE_COLUMNS]
+    )
+    assert " declared 2× L40S " in "".join(text for text, _ in line)
 
 
 def test_an_enlarged_pane_has_the_screen_and_scrolls() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import types
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from farm.errors import UserError
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.settings import Settings
 from workers import benchmark, capabilities
+from workers.gpu import catalogue
 from workers.gpu.amd import Amd
 from workers.gpu.cuda_rates import ptx
 from workers.gpu.declared import declared_devices
@@ -101,8 +104,47 @@ def test_a_node_with_declared_devices_asks_no_driver(tmp_path: Path) -> None:
     assert capabilities.providers(settings) == ()
     offered = capabilities.capabilities(settings, (), {})
     assert [(d.model, d.slots, d.is_declared) for d in offered.devices[1:]] == [
-        ("NVIDIA GeForce RTX 4070", 2, True)
+        ("NVIDIA GeForce RTX 4070 (declared)", 2, True)
     ]
+
+
+def test_a_node_s_settings_say_how_many_tasks_share_each_gpu(tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path, gpu_slots=3, gpu_task_vram_mib=7_000)
+    offered = capabilities.with_gpus(Capabilities(devices=(CPU,)), (device("a"), device("b")), settings)
+    assert [(d.slots, d.vram_per_task_mib) for d in offered.devices] == [(1, 0), (3, 7_000), (3, 7_000)]
+
+
+@pytest.mark.parametrize(
+    ("model", "strong_at"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "bandwidth"),
+        ("NVIDIA GeForce RTX 3060", "balanced"),
+        ("NVIDIA L40S", "compute"),
+    ],
+)
+def test_a_device_s_class_is_what_it_is_strong_at(tmp_path: Path, model: str, strong_at: str) -> None:
+    path = tmp_path / "nodes.toml"
+    path.write_text(f"[n]\ndevices = [{{ model = '{model}' }}]")
+    (device,) = declared_devices(f"{path}#n")
+    assert device.device_class == strong_at
+    assert replace(device, memory_bandwidth_gbps=None).device_class == ""
+    assert replace(device, kind=DeviceKind.CPU).device_class == ""
+
+
+def test_a_quarter_of_the_catalogue_is_strong_at_each() -> None:
+    known = catalogue.models().values()
+    found = Counter(
+        Device(
+            id="g",
+            kind=DeviceKind.GPU,
+            model=each.name,
+            fp32_tflops=each.fp32_tflops,
+            memory_bandwidth_gbps=each.memory_bandwidth_gbps,
+        ).device_class
+        for each in known
+    )
+    assert 0.2 < found["bandwidth"] / len(known) < 0.3
+    assert 0.2 < found["compute"] / len(known) < 0.3
 
 
 @pytest.mark.parametrize(

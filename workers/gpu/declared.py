@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from farm.errors import UserError
-from farm.model.machines import Device, DeviceKind
+from farm.model.machines import DECLARED_MARK, Device, DeviceKind
 from farm.text import clean
 from workers.gpu import catalogue, peaks
 
@@ -103,7 +103,7 @@ def _device(entry: Mapping[str, Any], index: int, node: str, where: str) -> Devi
     return Device(
         id=device_id,
         kind=kind,
-        model=clean(entry["model"], limit=100, one_line=True),
+        model=clean(entry["model"], limit=100, one_line=True) + DECLARED_MARK,
         slots=entry.get("slots", 1),
         source=peaks.CONFIGURED,
         vendor=vendor,
