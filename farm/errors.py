@@ -4,6 +4,7 @@
     + Forbidden      the token may not do this
 + Rejected       a right request at the wrong moment: stale lease, ended job
     + NotLeader      this process no longer leads; nothing was written
+    + TooMany        asked too often: wait
 + Unavailable    store, broker or server cannot be reached; safe to try again
 + IllegalMove    a bug in the farm; never caught
 """
@@ -33,6 +34,10 @@ class Rejected(FarmError):
 
 class NotLeader(Rejected):
     """This process no longer leads; nothing was written."""
+
+
+class TooMany(Rejected):
+    """Asked too often; the text says for how long nothing is taken."""
 
 
 class Unavailable(FarmError):

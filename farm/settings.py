@@ -6,9 +6,11 @@ a misspelt setting must not silently mean its default. `configs/farm.toml` lists
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
+import secrets
 import socket
 import tomllib
 from collections.abc import Collection, Mapping
@@ -78,6 +80,16 @@ class Settings(BaseSettings):
     mail_server: str = ""
     """HOST or HOST:PORT that takes mail without a password."""
     mail_from: str = ""
+
+    # machines that join
+    join_needs_approval: bool = False
+    """A machine that joins by a code waits for `farm enrol NODE`, whatever `farm invite` says."""
+    broker_host_for_nodes: str = ""
+    """What nodes call the broker's machine. Empty: as in `broker_url`; where that is this very machine, the
+    name by which the node reached the API."""
+    broker_admin_url: str = Field(default="", repr=False)
+    """RabbitMQ's management API, with an account that may make others: `http://user:password@host:15672`.
+    Empty: `rabbitmqctl`, where the broker runs on this machine."""
 
     # the API, client side
     api_url: str = ""
@@ -336,6 +348,33 @@ def _check_key(key: str, place: str) -> None:
         near = difflib.get_close_matches(key, Settings.model_fields, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "; configs/farm.toml lists every key"
         raise UserError(f"unknown setting {key!r} in {place}{hint}")
+
+
+def config_to_write() -> Path:
+    """The file that a machine's own settings belong into: the one that is read, else the user's."""
+    return config_file(os.environ) or CONFIG_PLACES[1].expanduser()
+
+
+def given_in_environment(keys: Collection[str]) -> list[str]:
+    """Those `FARM_*` variables that would win over these settings in a file."""
+    return [name for key in keys if (name := f"FARM_{key.upper()}") in os.environ]
+
+
+def write_private(path: Path, text: str) -> None:
+    """Whole or not at all, and never readable by others, not even for a moment. Raises UserError."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(draft, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 HOOK_VARIABLES = ("PATH", "HOME", "LANG", "LC_*", "TZ", "USER", "LOGNAME")

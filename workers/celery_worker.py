@@ -94,6 +94,8 @@ class CeleryWorker:
         app.conf.update(
             task_queues=[self._launch_queue],
             task_default_queue=self._launch_queue.name,
+            # Else Celery binds the queue to an exchange of that name, and a node's account may bind nothing.
+            task_default_exchange="",
             # Nothing here acknowledges late, so that this cancels nothing; unset, Celery warns at each
             # reconnect.
             worker_cancel_long_running_tasks_on_connection_loss=True,

@@ -14,12 +14,13 @@ import uuid
 from typing import Any
 
 from amqp.exceptions import AMQPError
-from kombu import Connection, Exchange, Producer
+from kombu import Connection, Producer
 from kombu.exceptions import OperationalError
 
 from farm.broker.app import transport_options
+from farm.broker.queues import ensure_exchange
 from farm.errors import Unavailable
-from farm.wire.queues import EXCHANGE
+from farm.wire.queues import EXCHANGE, is_of_node
 
 # What a lost or refused broker connection raises, in kombu's and py-amqp's words.
 BROKER_ERRORS = (OperationalError, AMQPError, OSError, ConnectionError, AttributeError)
@@ -55,6 +56,7 @@ class Publisher:
                 headers, body = _as_celery(celery_task, body)
             producer.publish(
                 body,
+                exchange="" if is_of_node(routing_key) else EXCHANGE,
                 routing_key=routing_key,
                 content_type="application/json",
                 content_encoding="utf-8",
@@ -122,17 +124,15 @@ class Publisher:
             transport_options=self._options(),
         )
         connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
+        ensure_exchange(connection)
         channel = connection.channel()
-        Exchange(EXCHANGE, type="direct", durable=True)(channel).declare()
         if self._is_amqp:
             channel.confirm_select()
             channel.events["basic_ack"].add(self._on_ack)
             channel.events["basic_nack"].add(self._on_nack)
             channel.events["basic_return"].add(self._on_return)
         self._connection = connection
-        self._producer = Producer(
-            channel, exchange=Exchange(EXCHANGE, type="direct", durable=True), auto_declare=False
-        )
+        self._producer = Producer(channel, auto_declare=False)
         return self._producer
 
     def _options(self) -> dict[str, Any]:

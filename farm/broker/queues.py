@@ -6,18 +6,35 @@ refused by RabbitMQ 4.3, and an expiring queue needs no clean-up when a node is 
 
 from __future__ import annotations
 
+from typing import Any
+
 from kombu import Exchange, Queue
+from kombu.exceptions import ChannelError
 
 from farm.model.ids import NodeId
 from farm.wire import queues as names
 
 EXCHANGE = Exchange(names.EXCHANGE, type="direct", durable=True)
+_ITSELF = Exchange("", type="direct")
+"""The broker's own exchange, which reaches every queue by its name."""
 
 
-def _queue(name: str, arguments: dict[str, int | str] | None = None) -> Queue:
+def ensure_exchange(connection: Any) -> None:
+    """Declare the farm's exchange unless it is there: a node's account may look, but not declare it."""
+    try:
+        with connection.channel() as channel:
+            EXCHANGE(channel).declare(passive=True)
+    except ChannelError:
+        with connection.channel() as channel:
+            EXCHANGE(channel).declare()
+
+
+def _queue(
+    name: str, arguments: dict[str, int | str] | None = None, *, exchange: Exchange = EXCHANGE
+) -> Queue:
     return Queue(
         name,
-        EXCHANGE,
+        exchange,
         routing_key=name,
         durable=True,
         queue_arguments={"x-queue-type": "classic", **(arguments or {})},
@@ -25,7 +42,7 @@ def _queue(name: str, arguments: dict[str, int | str] | None = None) -> Queue:
 
 
 def node_launch_queue(node_id: NodeId) -> Queue:
-    return _queue(names.launch_queue(node_id), {"x-expires": names.NODE_QUEUE_EXPIRES_MS})
+    return _queue(names.launch_queue(node_id), {"x-expires": names.NODE_QUEUE_EXPIRES_MS}, exchange=_ITSELF)
 
 
 def node_control_queue(node_id: NodeId) -> Queue:
@@ -33,6 +50,7 @@ def node_control_queue(node_id: NodeId) -> Queue:
     return _queue(
         names.control_queue(node_id),
         {"x-expires": names.NODE_QUEUE_EXPIRES_MS, "x-message-ttl": 60_000},
+        exchange=_ITSELF,
     )
 
 

@@ -36,7 +36,8 @@ _Made = TypeVar("_Made")
 
 
 class Client:
-    """Speaks to one farm. `transport` is for tests that answer in this process."""
+    """Speaks to one farm. `transport` is for tests that answer in this process; `advice` is what to do when
+    nobody answers."""
 
     def __init__(
         self,
@@ -45,9 +46,11 @@ class Client:
         *,
         patience_s: float = PATIENCE_S,
         transport: httpx.BaseTransport | None = None,
+        advice: str = "start one with `farm up`, or set api_url",
     ) -> None:
         self.url = url.rstrip("/")
         self._patience_s = patience_s
+        self._advice = advice
         if not (token.isascii() and token.isprintable()):
             raise UserError("api_token holds a character that no token has: copy it again, whole")
         try:
@@ -203,7 +206,7 @@ class Client:
         if "CERTIFICATE" in told.upper():
             return f"the certificate of {self.url} is not trusted: {told}"
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return f"no farm answers at {self.url}: start one with `farm up`, or set api_url"
+            return f"no farm answers at {self.url}: {self._advice}"
         return f"the farm at {self.url} stopped answering ({told or type(error).__name__})"
 
 

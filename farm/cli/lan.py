@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
-from farm.errors import UserError
+from farm.errors import Unavailable, UserError
 from farm.settings import Settings, load_settings
+from farm.text import duration
 
 _ELSEWHERE: Final = ("192.0.2.1", 9)
 """An address that is nobody's: asking for the way there sends nothing, and names our own address."""
-_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1", ""})
+CODE_LIFE_S: Final = 3600.0
 
 
 def lan_address() -> str:
@@ -39,7 +39,29 @@ def lan_settings(address: str) -> Settings:
     )
 
 
-def what_to_type(settings: Settings, address: str) -> Sequence[str]:
+def own_code(settings: Settings) -> str | None:
+    """A code for one machine to join; None when the database is not ready for it."""
+    from farm.store import invites, schema
+    from farm.store.engine import open_engine, writing
+
+    engine = open_engine(settings.database)
+    try:
+        schema.check(engine)
+        with writing(engine) as db:
+            return invites.create(
+                db,
+                life_s=CODE_LIFE_S,
+                node_id=None,
+                needs_approval=settings.join_needs_approval,
+                actor="serve --lan",
+            )[0]
+    except (UserError, Unavailable):
+        return None  # the server itself says what is wrong
+    finally:
+        engine.dispose()
+
+
+def what_to_type(settings: Settings, address: str, code: str | None) -> Sequence[str]:
     """Lines for people on other machines."""
     scheme = "http" if settings.api_tls_certificate is None else "https"
     url = f"{scheme}://{address}:{settings.api_port}"
@@ -52,19 +74,14 @@ def what_to_type(settings: Settings, address: str) -> Sequence[str]:
         f"  export FARM_API_URL={url} FARM_API_TOKEN=...    (from: farm token create NAME)",
         "  farm jobs",
         "",
-        "a machine that renders:",
+        f"a machine that renders (one, within {duration(CODE_LIFE_S)}; for more: farm invite):"
+        if code
+        else "a machine that renders, with a code from `farm invite`:",
+        f"  farm join {url} --code {code or 'CODE'}",
+        "  farm worker",
+        "",
+        "then, here: farm nodes",
     ]
-    broker = urlsplit(settings.broker_url)
-    if (broker.hostname or "") in _HERE:
-        lines += [
-            f"  the broker is at {broker.hostname or 'this process'}, which other machines cannot reach:",
-            f"  let RabbitMQ listen at {address}, with an account of each node's own:",
-            "    rabbitmqctl add_user NODE PASSWORD; rabbitmqctl set_permissions NODE '.*' '.*' '.*'",
-            f"  export FARM_BROKER_URL=amqp://NODE:PASSWORD@{address}{broker.path or '//'}",
-        ]
-    else:
-        port = f":{broker.port}" if broker.port else ""
-        lines.append(
-            f"  export FARM_BROKER_URL={broker.scheme}://NODE:PASSWORD@{broker.hostname}{port}{broker.path}"
-        )
-    return [*lines, "  farm worker", "", "then, here: farm nodes"]
+    if settings.join_needs_approval:
+        lines.append("            farm enrol NODE")
+    return lines

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 
 from farm import __version__
 from farm.control import matching, record, sharing
+from farm.control.callers import Caller, audit_row, check_admin, check_word
 from farm.control.environments import load_environments
 from farm.control.matcher import weights_now
 from farm.control.spaces import Spaces
@@ -130,24 +131,6 @@ _LINES_OF_A_TASK: Final = 1_000
 _RETRIED: Final = frozenset({TaskState.FAILED, TaskState.CANCELLED, TaskState.DONE, TaskState.HELD})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """Who asks, and how: the head of an audit row."""
-
-    owner: TokenOwner
-    ip: str
-    method: str
-    path: str
-
-    @property
-    def user(self) -> str:
-        return self.owner.user
-
-    @property
-    def is_admin(self) -> bool:
-        return self.owner.role == "admin"
-
-
 class Desk:
     """Thread-safe. `nudge` wakes the scheduler, best effort: without it the next tick finds the work."""
 
@@ -188,25 +171,25 @@ class Desk:
 
     def list_tokens(self, by: Caller) -> Page[TokenView]:
         """Raises Forbidden."""
-        _check_admin(by, "see the tokens")
+        check_admin(by, "see the tokens")
         with reading(self._engine) as db:
             found = tokens.listed(db)
         return Page(items=tuple(TokenView(name=t.name, user=t.user, role=t.role) for t in found))
 
     def make_token(self, request: TokenRequest, by: Caller) -> NewTokenView:
         """Raises Forbidden, UserError."""
-        _check_admin(by, "make tokens")
-        _check_word("the token's name", request.name)
-        _check_word("the user's name", request.user)
+        check_admin(by, "make tokens")
+        check_word("the token's name", request.name)
+        check_word("the user's name", request.user)
         shown = {"name": request.name, "user": request.user, "role": request.role}
         with writing(self._engine) as db:
             token = tokens.create(db, name=request.name, user=request.user, role=request.role)
-            _audit(db, by, f"token {request.name}", after=shown, status=201)
+            audit_row(db, by, f"token {request.name}", after=shown, status=201)
         return NewTokenView(token=token, **shown)
 
     def revoke_token(self, name: str, by: Caller) -> None:
         """Raises Forbidden, NotFound, Rejected."""
-        _check_admin(by, "revoke tokens")
+        check_admin(by, "revoke tokens")
         with writing(self._engine) as db:
             admins = [token.name for token in tokens.listed(db) if token.role == "admin"]
             if admins == [name]:
@@ -215,13 +198,13 @@ class Desk:
                 ({"user": t.user, "role": t.role} for t in tokens.listed(db) if t.name == name), None
             )
             tokens.revoke(db, name)
-            _audit(db, by, f"token {name}", before=before, status=204)
+            audit_row(db, by, f"token {name}", before=before, status=204)
         with self._lock:
             self._owners.clear()
 
     def read_audit(self, by: Caller, *, after: int, limit: int) -> Page[AuditView]:
         """Raises Forbidden."""
-        _check_admin(by, "read the audit")
+        check_admin(by, "read the audit")
         with reading(self._engine) as db:
             found = audit.read(db, after=after, limit=limit)
         items = tuple(
@@ -232,7 +215,7 @@ class Desk:
     def refused(self, by: Caller, status: int, text: str) -> None:
         """Keep that a change was asked for and refused. Raises Unavailable."""
         with writing(self._engine) as db:
-            _audit(db, by, "", after={"refused": clean(text, limit=500, one_line=True)}, status=status)
+            audit_row(db, by, "", after={"refused": clean(text, limit=500, one_line=True)}, status=status)
 
     # --- jobs -----------------------------------------------------------------------------------------
 
@@ -249,7 +232,7 @@ class Desk:
         check_hooks(submission.settings.hooks, self._settings.hooks)
         plan, frame_needs = self._by_frame(submission, plan)
         if key is not None:
-            _check_word("the idempotency key", key)
+            check_word("the idempotency key", key)
             key = f"{by.user}:{key}"  # one's keys are one's own: nobody can meet, or probe for, another's
         with writing(self._engine) as db:
             job_id, is_new = jobs.submit(
@@ -258,7 +241,7 @@ class Desk:
             job = jobs.read_job(db, job_id)
             if is_new:
                 after = {"name": job.name, "user": job.settings.user, "tasks": job.counts.total}
-                _audit(db, by, f"job {job_id}", after=after, status=201)
+                audit_row(db, by, f"job {job_id}", after=after, status=201)
             reach("desk.submitting")
         reach("desk.submitted")
         if is_new:
@@ -344,7 +327,7 @@ class Desk:
 
     def set_limit(self, name: str, request: LimitRequest, by: Caller) -> LimitView:
         """Make a limit, or change it. Raises Forbidden, UserError, Rejected."""
-        _check_admin(by, "set limits")
+        check_admin(by, "set limits")
         name = check_limit_name(name)
         if not 0 <= request.amount <= MAX_LIMIT:
             raise UserError(f"the amount is {request.amount}; it must be 0 to {MAX_LIMIT:,}")
@@ -352,7 +335,7 @@ class Desk:
             before = limits.read(db).get(name)
             self._check_not_from_settings(name, before)
             limits.put(db, Limit(name=name, amount=request.amount, per=request.per))
-            _audit(
+            audit_row(
                 db,
                 by,
                 f"limit {name}",
@@ -366,7 +349,7 @@ class Desk:
 
     def remove_limit(self, name: str, by: Caller) -> None:
         """What asked for it is not held up by it any more. Raises Forbidden, NotFound, Rejected."""
-        _check_admin(by, "remove limits")
+        check_admin(by, "remove limits")
         name = check_limit_name(name)
         with writing(self._engine) as db:
             before = limits.read(db).get(name)
@@ -374,7 +357,7 @@ class Desk:
             limits.remove(db, name)
             assert before is not None
             told = {"amount": before.amount, "per": before.per}
-            _audit(db, by, f"limit {name}", before=told, status=204)
+            audit_row(db, by, f"limit {name}", before=told, status=204)
         self._wake()
 
     def _check_not_from_settings(self, name: str, known: Limit | None) -> None:
@@ -427,7 +410,7 @@ class Desk:
                 jobs.change(db, job_id, values, actor=by.user, text=_told(values))
                 job = jobs.read_job(db, job_id)
             before = {name: before[name] for name in values}
-            _audit(db, by, f"job {job_id}", before=before, after=values)
+            audit_row(db, by, f"job {job_id}", before=before, after=values)
         self._wake()
         return self._view(job)
 
@@ -460,7 +443,7 @@ class Desk:
                 text=text,
             )
             after = jobs.read_job(db, job_id)
-            _audit(
+            audit_row(
                 db,
                 by,
                 f"job {job_id}",
@@ -506,7 +489,7 @@ class Desk:
             job = self._own_job(db, job_id, by)
             changed = change(db, _task_ids(db, job, choice, indexes))
             after = jobs.read_job(db, job_id)
-            _audit(
+            audit_row(
                 db,
                 by,
                 f"job {job_id}",
@@ -779,12 +762,12 @@ class Desk:
 
     def drain(self, node_id: NodeId, by: Caller, *, is_drained: bool) -> Node:
         """Raises Forbidden, NotFound."""
-        _check_admin(by, "drain nodes")
+        check_admin(by, "drain nodes")
         with writing(self._engine) as db:
             before = nodes.read_node(db, node_id)
             nodes.drain(db, node_id, is_drained=is_drained, actor=by.user)
             after = nodes.read_node(db, node_id)
-            _audit(db, by, f"node {node_id}", before={"state": before.state}, after={"state": after.state})
+            audit_row(db, by, f"node {node_id}", before={"state": before.state}, after={"state": after.state})
         self._wake()
         return self.read_node(node_id)
 
@@ -1082,39 +1065,6 @@ def _why_task(db: sa.Connection, job: Job, task: Task, matching: _Matching) -> I
 # --- small things ----------------------------------------------------------------------------------------
 
 
-def _audit(
-    db: sa.Connection,
-    by: Caller,
-    target: str,
-    *,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
-    status: int = 200,
-) -> None:
-    entry = audit.Entry(
-        actor=by.user,
-        token=by.owner.name,
-        ip=by.ip,
-        method=by.method,
-        path=by.path,
-        target=target,
-        before=before,
-        after=after,
-        status=status,
-    )
-    audit.add(db, entry)
-
-
-def _check_admin(by: Caller, what: str) -> None:
-    if not by.is_admin:
-        raise Forbidden(f"only an admin may {what}; the token {by.owner.name!r} has the role {by.owner.role}")
-
-
-def _check_word(what: str, text: str) -> None:
-    if not text.strip() or len(text) > 255 or clean(text, one_line=True) != text:
-        raise UserError(f"{what} must be 1 to 255 printable characters")
-
-
 def _with_user(submission: Submission, by: Caller) -> Submission:
     """A user's jobs are his own; an admin may submit for others."""
     settings = submission.settings
@@ -1142,10 +1092,10 @@ def _changes(change: JobChange) -> dict[str, Any]:
         values["max_running"] = change.max_running or None
     if change.pool is not None:
         for pool in change.pool.split(",") if change.pool else ():
-            _check_word("the pool's name", pool)
+            check_word("the pool's name", pool)
         values["pool"] = change.pool or None
     if change.name is not None:
-        _check_word("the job's name", change.name)
+        check_word("the job's name", change.name)
     if change.max_retries is not None and not 0 <= change.max_retries <= 100:
         raise UserError(f"max_retries is {change.max_retries}; it must be 0 to 100")
     if change.max_failed_tasks is not None and not 0 <= change.max_failed_tasks <= 1_000_000:

@@ -306,6 +306,45 @@ class NewTokenView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InviteView:
+    """A code with which one machine may join."""
+
+    code: str
+    """Shown this once."""
+    until: float
+    """When it runs out, on the database's clock."""
+    node_id: NodeId | None
+    needs_approval: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinView:
+    """What a machine that has joined is told."""
+
+    node_id: NodeId
+    token: str
+    """Of the node; shown this once."""
+    is_pending: bool
+    at: float
+    """The database's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountView:
+    """A node's account at the broker."""
+
+    node_id: NodeId
+    is_pending: bool
+    """It waits for an administrator: ask again."""
+    broker_url: str | None
+    """With the account's password, new each time; None while it is pending."""
+    missing: str = ""
+    """Why the farm could not make the account itself; empty: it did."""
+    to_type: tuple[str, ...] = ()
+    """What somebody types on the broker's machine instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditView:
     """One thing that somebody asked for."""
 
@@ -382,6 +421,20 @@ class LimitRequest:
     amount: int
     """How much of it there is, 0 to 1,000,000."""
     per: LimitScope = LimitScope.TASK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InviteRequest:
+    node_id: str | None = None
+    """The one name that may join by it, also if a node has it already; None: any free name."""
+    life_s: float = 900.0
+    needs_approval: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    code: str
+    node_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

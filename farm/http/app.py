@@ -18,11 +18,12 @@ from starlette.exceptions import HTTPException
 
 from farm import __version__
 from farm.control.desk import Desk
+from farm.control.door import Door
 from farm.control.spaces import Spaces
-from farm.errors import Forbidden, NotFound, Rejected, Unavailable, UserError
+from farm.errors import Forbidden, NotFound, Rejected, TooMany, Unavailable, UserError
 from farm.http import pages
 from farm.http.bodies import Health
-from farm.http.guard import Guard, error_body, host_names
+from farm.http.guard import STRANGER, Guard, error_body, host_names
 from farm.http.routes import ROUTERS
 from farm.settings import Settings
 from farm.text import clean
@@ -35,13 +36,15 @@ _STATUS: dict[type[Exception], tuple[int, str]] = {
     # The most special first.
     NotFound: (404, "not-found"),
     Forbidden: (403, "forbidden"),
+    TooMany: (429, "too-many"),
     UserError: (400, "user-error"),
     Rejected: (409, "rejected"),
     Unavailable: (503, "unavailable"),
 }
 _DESCRIPTION = (
-    "Submit renders, watch them, steer them. Every route but /healthz needs a token, sent as `Authorization: "
-    "Bearer <token>`; a user steers their own jobs, an admin everybody's and the nodes.\n\n"
+    "Submit renders, watch them, steer them. Every route needs a token, sent as `Authorization: "
+    "Bearer <token>`; a user steers their own jobs, an admin everybody's and the nodes. Only /healthz, and "
+    "joining by a code, need none.\n\n"
     "Times are seconds since the epoch on the database's clock. Lists come in pages: give `next` as `after` "
     '(of jobs: `before`) to read on. An error is {"error": {"kind", "message"}}; the message is for people.'
 )
@@ -61,6 +64,7 @@ def make_app(engine: sa.Engine, settings: Settings, *, nudge: Callable[[], None]
     )
     desk = Desk(engine, settings, Spaces(engine), nudge=nudge)
     app.state.desk = desk
+    app.state.door = Door(engine, settings)
     app.state.stopping = threading.Event()
     app.state.streams = 0
     own = socket.gethostname()
@@ -87,9 +91,11 @@ def make_app(engine: sa.Engine, settings: Settings, *, nudge: Callable[[], None]
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     status, kind, text, headers = _told(error)
-    if request.method in _WRITES and status != 503:
+    by = request.state.caller if request.method in _WRITES else None
+    # Whoever has no token fills no table: of strangers only wrong codes are kept, and those are few.
+    if by is not None and status not in (429, 503) and (status == 403 or by.owner.role != STRANGER.role):
         try:
-            await run_sync(request.app.state.desk.refused, request.state.caller, status, text)
+            await run_sync(request.app.state.desk.refused, by, status, text)
         except Unavailable as trouble:
             _LOG.warning("a refused request is missing in the audit: %s", trouble)
     return JSONResponse(error_body(kind, text), status_code=status, headers=headers)

@@ -60,6 +60,20 @@ class TokenRequest(views.TokenRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InviteRequest(views.InviteRequest):
+    """A code for one machine to join."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest(views.JoinRequest):
+    """A machine that wants to join, and the code that it was given."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRequest(views.LimitRequest):
     """What a limit is to be."""
 
@@ -69,7 +83,8 @@ class LimitRequest(views.LimitRequest):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDetail:
     kind: str
-    """user-error, no-token, forbidden, not-found, rejected, too-large, unavailable or internal."""
+    """user-error, no-token, forbidden, not-found, rejected, too-many, too-large, unavailable or
+    internal."""
     message: str
     """One readable text: what is wrong, and what to do."""
 

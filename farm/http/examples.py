@@ -7,12 +7,15 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from farm.control.views import (
+    AccountView,
     AuditView,
     ChangedView,
     FarmView,
     FoundLine,
     HookView,
+    InviteView,
     JobView,
+    JoinView,
     LimitHolder,
     LimitView,
     LogPiece,
@@ -380,6 +383,18 @@ FOUND_LINE = FoundLine(
     node_id=NODE.id,
     number=212,
     text="Warning: texture wood.png is missing",
+)
+INVITE = InviteView(code="K7QD-4M2X-9TRF", until=1_796_000_900.0, node_id=None, needs_approval=False)
+JOINED = JoinView(
+    node_id=NodeId("blade-4"),
+    token="rl_Q2hhbmdlIG1lLCBJIGFtIG9ubHkgYW4gZXhhbXBsZQ",
+    is_pending=False,
+    at=1_796_000_000.0,
+)
+ACCOUNT = AccountView(
+    node_id=NodeId("blade-4"),
+    is_pending=False,
+    broker_url="amqp://node-blade-4:example@farm.studio.example:5672/farm",
 )
 TOKEN = TokenView(name="anna-laptop", user="anna", role="user")
 NEW_TOKEN = NewTokenView(

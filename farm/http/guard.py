@@ -18,8 +18,10 @@ import anyio
 from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect
 
-from farm.control.desk import Caller, Desk
+from farm.control.callers import Caller
+from farm.control.desk import Desk
 from farm.errors import Unavailable
+from farm.store.tokens import NODE_ROLE, TokenOwner
 from farm.text import clean
 
 _LOG = logging.getLogger(__name__)
@@ -31,6 +33,11 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN_PATHS: Final = frozenset({"/healthz"})
+JOIN_PATH: Final = "/api/v1/join"
+"""A POST there needs no token: its body has the code that was given to the machine."""
+ACCOUNT_PATH: Final = f"{JOIN_PATH}/account"
+"""All that a node's token is good for."""
+STRANGER: Final = TokenOwner(name="", user="", role="none")
 MAX_DEPTH: Final = 64
 """Of a body. A template may nest 32 deep; the submission around it adds little."""
 BODY_TIMEOUT_S: Final = 60.0
@@ -101,7 +108,10 @@ class Guard:
         self._check_origin(headers)
         if scope["path"] in OPEN_PATHS:
             return receive
-        scope.setdefault("state", {})["caller"] = await self._caller(scope, headers)
+        caller = await self._caller(scope, headers)
+        if caller.owner.role == NODE_ROLE and scope["path"] != ACCOUNT_PATH:
+            raise Refused(403, "forbidden", "this token is a node's, which may ask for its own account only")
+        scope.setdefault("state", {})["caller"] = caller
         if "\0" in scope["path"] or b"\0" in unquote_to_bytes(scope.get("query_string", b"")):
             raise Refused(422, "user-error", "the address holds a NUL character")
         if scope["method"] not in _WRITES:
@@ -136,6 +146,8 @@ class Guard:
         given = headers.get("authorization", [])
         match = _TOKEN.fullmatch(given[0]) if len(given) == 1 else None
         owner = await run_sync(self._desk.owner, match[1]) if match is not None else None
+        if not given and (scope["method"], scope["path"]) == ("POST", JOIN_PATH):
+            owner = STRANGER
         if owner is None:
             told = (
                 "the token is not known: it was revoked, or is another farm's"

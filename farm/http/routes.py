@@ -8,14 +8,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from farm.control.desk import MAX_PAGE, Caller, Desk
+from farm.control.callers import Caller
+from farm.control.desk import MAX_PAGE, Desk
+from farm.control.door import Door
 from farm.control.views import (
+    AccountView,
     AuditView,
     ChangedView,
     FarmView,
     FoundLine,
     HookView,
+    InviteView,
     JobView,
+    JoinView,
     LimitView,
     LogView,
     MatchingView,
@@ -43,6 +48,7 @@ _TELL = {
     401: ("no-token", "a token is needed; send Authorization: Bearer <token>"),
     403: ("forbidden", "job 12 belongs to anna; bert may steer only their own jobs"),
     404: ("not-found", "there is no job 12"),
+    429: ("too-many", "too many wrong codes: none is taken for 9:41"),
     409: ("rejected", "idempotency key 'x' was used for another request (job 11)"),
     413: ("too-large", "the request is larger than 8,388,608 bytes (max_body_bytes)"),
     415: ("user-error", "the request must be application/json, not text/plain"),
@@ -86,6 +92,12 @@ def _caller(request: Request) -> Caller:
     return caller
 
 
+def _door(request: Request) -> Door:
+    door: Door = request.app.state.door
+    return door
+
+
+TheDoor = Annotated[Door, Depends(_door)]
 TheDesk = Annotated[Desk, Depends(_desk)]
 TheCaller = Annotated[Caller, Depends(_caller)]
 _MAX = 2**63 - 1
@@ -537,6 +549,79 @@ def drain_node(desk: TheDesk, caller: TheCaller, node_id: NodeName) -> Node:
 def undrain_node(desk: TheDesk, caller: TheCaller, node_id: NodeName) -> Node:
     """Take the drain back. Admins only."""
     return desk.drain(NodeId(node_id), caller, is_drained=False)
+
+
+@nodes.post(
+    "/nodes/{node_id}/enrol",
+    summary="Let a node in",
+    responses=_answers(examples.shown(examples.NODE), 403, 404, 409),
+)
+def enrol_node(desk: TheDesk, door: TheDoor, caller: TheCaller, node_id: NodeName) -> Node:
+    """Let a node in that joined by a code and is pending. Admins only."""
+    door.enrol(NodeId(node_id), caller)
+    return desk.read_node(NodeId(node_id))
+
+
+@nodes.delete("/nodes/{node_id}", status_code=204, summary="Remove a node", responses=_errors(403, 404, 409))
+def remove_node(
+    door: TheDoor,
+    caller: TheCaller,
+    node_id: NodeName,
+    force: Annotated[bool, Query(description="Also when it works: what it runs will be lost.")] = False,
+) -> None:
+    """Forget a node, its token and its account at the broker. Admins only."""
+    door.remove(NodeId(node_id), caller, force=force)
+
+
+@nodes.post(
+    "/invites",
+    status_code=201,
+    summary="Invite a machine",
+    responses=_answers(examples.shown(examples.INVITE), *_BODY_ERRORS, 409, status=201),
+)
+def make_invite(
+    door: TheDoor,
+    caller: TheCaller,
+    response: Response,
+    request: Annotated[bodies.InviteRequest, Body(openapi_examples={"an_hour": {"value": {"life_s": 3600}}})],
+) -> InviteView:
+    """A code with which one machine may join. It is told this once. Admins only."""
+    response.headers["Cache-Control"] = "no-store"
+    return door.invite(request, caller)
+
+
+@nodes.post(
+    "/join",
+    status_code=201,
+    summary="Join by a code",
+    responses=_answers(examples.shown(examples.JOINED), 400, 403, 409, 413, 415, 429, status=201),
+)
+def join_farm(
+    door: TheDoor,
+    caller: TheCaller,
+    response: Response,
+    request: Annotated[
+        bodies.JoinRequest,
+        Body(openapi_examples={"blade": {"value": {"code": "K7QD-4M2X-9TRF", "node_id": "blade-4"}}}),
+    ],
+) -> JoinView:
+    """Become a node: the code is the right to do so, and needs no token beside it. Each is good once.
+
+    429: too many wrong codes came from this address, or from all together.
+    """
+    response.headers["Cache-Control"] = "no-store"
+    return door.join(request, caller)
+
+
+@nodes.post(
+    "/join/account",
+    summary="Get the account at the broker",
+    responses=_answers(examples.shown(examples.ACCOUNT), 403, 409),
+)
+def make_account(request: Request, door: TheDoor, caller: TheCaller, response: Response) -> AccountView:
+    """The account of the node whose token this is, with a new password. Nodes only."""
+    response.headers["Cache-Control"] = "no-store"
+    return door.account(caller, reached_as=request.url.hostname or "")
 
 
 # --- events -------------------------------------------------------------------------------------------

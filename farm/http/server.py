@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import json
 import logging
 import os
 import pwd
-import secrets
 import socket
 import threading
 import time
@@ -21,7 +19,7 @@ from fastapi import FastAPI
 
 from farm.errors import Unavailable, UserError
 from farm.http.app import make_app
-from farm.settings import Settings
+from farm.settings import Settings, write_private
 from farm.store import tokens
 from farm.store.engine import writing
 
@@ -194,18 +192,4 @@ def _update_client(settings: Settings, *, url: str) -> None:
 
 
 def _write_client(settings: Settings, *, url: str, token: str) -> None:
-    """Whole or not at all, and never readable by others, not even for a moment."""
-    path = settings.state_dir / "client.json"
-    draft = path.with_name(f".client.{secrets.token_hex(4)}.tmp")
-    try:
-        settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump({"url": url, "token": token}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(draft, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+    write_private(settings.state_dir / "client.json", json.dumps({"url": url, "token": token}))

@@ -31,6 +31,7 @@ _JOB_STYLES: Final = {
     JobState.CANCELLED: "dim",
 }
 _NODE_STYLES: Final = {
+    NodeState.PENDING: "busy",
     NodeState.ONLINE: "good",
     NodeState.DRAINING: "warn",
     NodeState.SUSPECT: "warn",

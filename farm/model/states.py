@@ -56,6 +56,8 @@ class JobState(StrEnum):
 
 
 class NodeState(StrEnum):
+    PENDING = "pending"
+    """Has joined by a code, and waits for an administrator: no work, and no account at the broker."""
     ONLINE = "online"
     DRAINING = "draining"
     """Runs what it has, takes no more."""

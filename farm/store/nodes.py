@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from farm.errors import NotFound
+from farm.errors import NotFound, Rejected
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, DeviceLoad, Node, NodeView, Use
@@ -27,6 +27,8 @@ _JOB = JobRow.__table__  # type: ignore[attr-defined]
 _STEP = StepRow.__table__  # type: ignore[attr-defined]
 
 _MAX_WORD = 200
+_PENDING = "waits for an administrator to let it in: `farm enrol`"
+_JOINED = "has joined, and was not heard yet: `farm worker` starts it there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +68,12 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
         _insert(db, beat)
         return Hearing(is_first=True)
     now = row["now"]
+    if row["state"] == NodeState.PENDING:
+        return Hearing(refused=f"it waits for an administrator to let it in: farm enrol {beat.node_id}")
     is_new_session = row["session"] != beat.session
     if is_new_session:
         # On one machine the agent's lock file has shown that the old one is dead; on another it may live.
-        if row["boot_id"] != beat.boot_id and now - row["seen_at"] < rival_s:
+        if row["session"] and row["boot_id"] != beat.boot_id and now - row["seen_at"] < rival_s:
             text = f"another agent named {beat.node_id} is alive elsewhere; choose another node_name"
             return Hearing(refused=text)
         if beat.capabilities is None:
@@ -94,7 +98,10 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     db.execute(_updating(tuple(values)), {"of_node": beat.node_id, **_named(values)})
     if is_new_session or row["state"] in (NodeState.OFFLINE, NodeState.SUSPECT):
         text = "restarted" if is_new_session else "back"
-        events.happened(db, EventKind.NODE_ONLINE, text, node_id=beat.node_id)
+        if row["session"]:
+            events.happened(db, EventKind.NODE_ONLINE, text, node_id=beat.node_id)
+        else:
+            events.happened(db, EventKind.NODE_ENROLLED, "enrolled", node_id=beat.node_id)
     if beat.fault and row["reason"] != beat.fault[:_MAX_WORD]:
         events.happened(db, EventKind.NODE_FAULTY, beat.fault[:_MAX_WORD], node_id=beat.node_id)
     if any(load.fault or load.closed or load.complaint for load in beat.loads):
@@ -171,6 +178,59 @@ def _insert(db: sa.Connection, beat: Heartbeat) -> None:
     events.happened(db, EventKind.NODE_ENROLLED, "enrolled", node_id=beat.node_id)
 
 
+def join(db: sa.Connection, node_id: NodeId, *, is_pending: bool, text: str) -> None:
+    """A row for a machine that has not been heard yet; one of that name is taken over as it is."""
+    state, reason = (NodeState.PENDING, _PENDING) if is_pending else (NodeState.OFFLINE, _JOINED)
+    if _exists(db, node_id):
+        db.execute(sa.update(_T).where(_T.c.id == node_id).values(state=str(state), reason=reason))
+    else:
+        now = db.scalar(sa.select(db_now())) or 0.0
+        db.execute(
+            sa.insert(_T).values(
+                id=node_id,
+                state=str(state),
+                reason=reason,
+                session="",
+                boot_id="",
+                seen_at=now,
+                enrolled_at=now,
+                capabilities={},
+                loads=[],
+            )
+        )
+    events.happened(db, EventKind.NODE_JOINED, text, node_id=node_id)
+
+
+def enrol(db: sa.Connection, node_id: NodeId, *, actor: str) -> None:
+    """Let a pending node in. Raises NotFound, Rejected."""
+    changed = db.execute(
+        sa.update(_T)
+        .where(_T.c.id == node_id, _T.c.state == str(NodeState.PENDING))
+        .values(state=str(NodeState.OFFLINE), reason=_JOINED)
+    )
+    if not changed.rowcount:
+        state = read_node(db, node_id).state
+        raise Rejected(f"{node_id} is {state}: it waits for nobody to let it in")
+    events.happened(db, EventKind.NODE_ENROLLED, "let in", actor=actor, node_id=node_id)
+
+
+def remove(db: sa.Connection, node_id: NodeId, *, actor: str) -> None:
+    """Forget the node. What it still runs is lost at the end of its leases. Raises NotFound."""
+    if not db.execute(sa.delete(_T).where(_T.c.id == node_id)).rowcount:
+        read_node(db, node_id)
+    events.happened(db, EventKind.NODE_REMOVED, "removed", actor=actor, node_id=node_id)
+
+
+def _exists(db: sa.Connection, node_id: NodeId) -> bool:
+    return db.scalar(sa.select(_T.c.id).where(_T.c.id == node_id)) is not None
+
+
+def state_of(db: sa.Connection, node_id: NodeId) -> NodeState | None:
+    """None: there is no such node."""
+    found = db.scalar(sa.select(_T.c.state).where(_T.c.id == node_id))
+    return None if found is None else NodeState(found)
+
+
 def watch(db: sa.Connection, *, suspect_s: float, offline_s: float) -> None:
     """Mark silent nodes."""
     for state, kind, after_s in (
@@ -188,7 +248,7 @@ def _falling_silent(state: NodeState) -> Any:
         sa.update(_T)
         .where(
             _T.c.seen_at < db_now() - sa.bindparam("after_s", type_=sa.Float()),
-            _T.c.state.not_in([str(NodeState.OFFLINE), str(state)]),
+            _T.c.state.not_in([str(NodeState.OFFLINE), str(NodeState.PENDING), str(state)]),
         )
         .values(state=str(state), reason="")
         .returning(_T.c.id)

@@ -370,8 +370,26 @@ class TokenRow(SQLModel, table=True):
     name: str
     user: str
     role: str
-    """"admin" or "user"."""
+    """"admin", "user", or "node": that one may ask for its own account at the broker, no more."""
     created_at: float
+
+
+class InviteRow(SQLModel, table=True):
+    """A code with which a machine may join, once."""
+
+    __tablename__: ClassVar[Any] = "invite"
+
+    digest: str = Field(primary_key=True)
+    """SHA-256 of the code."""
+    node_id: str | None = None
+    """The one name that may join by it; None: any that is free."""
+    needs_approval: bool
+    made_by: str
+    made_at: float
+    until: float
+    used_at: float | None = None
+    used_by: str | None = None
+    """The node that joined by it."""
 
 
 class IdempotencyRow(SQLModel, table=True):

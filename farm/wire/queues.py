@@ -5,7 +5,9 @@ from __future__ import annotations
 from farm.model.ids import NodeId
 
 EXCHANGE = "farm"
-"""One direct exchange; the routing key is the queue's name."""
+"""What nodes and the API say goes through this direct exchange; the routing key is the queue's name. What the
+farm says to a node goes to the node's queue itself: nodes may write to the exchange, and through it reach the
+farm alone, not each other."""
 REPORTS = "farm.reports"
 HEARTBEATS = "farm.heartbeats"
 TELEMETRY = "farm.telemetry"
@@ -25,3 +27,8 @@ def launch_queue(node_id: NodeId) -> str:
 
 def control_queue(node_id: NodeId) -> str:
     return f"{CONTROL_PREFIX}{node_id}"
+
+
+def is_of_node(queue: str) -> bool:
+    """Whether it is a node's own queue, which no exchange leads to."""
+    return queue.startswith((LAUNCH_PREFIX, CONTROL_PREFIX))

@@ -196,10 +196,11 @@ def test_f25_nonsense_in_the_queues_stops_nothing(
     with Connection(farm.broker_url) as connection:
         producer = connection.Producer()
         for _ in range(60):
+            queue = draw.choice(queues)
             producer.publish(
                 draw.choice(bodies),
-                routing_key=draw.choice(queues),
-                exchange=names.EXCHANGE,
+                routing_key=queue,
+                exchange="" if names.is_of_node(queue) else names.EXCHANGE,
                 content_type=draw.choice(("application/json", "text/plain", "application/x-nothing")),
                 content_encoding="utf-8",
             )

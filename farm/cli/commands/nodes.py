@@ -16,6 +16,7 @@ from farm.cli.commands.options import (
     columns_of,
     examples,
     filter_of,
+    finish,
     sort_of,
     wanted,
 )
@@ -41,6 +42,71 @@ def add_nodes(app: typer.Typer, connect: Connect) -> None:
         from farm.cli import nodes
 
         nodes.node(connect(), node, is_json=json)
+
+    @app.command(epilog=examples("farm invite", "farm invite --name blade-4 --for 2h --approve"))
+    def invite(
+        name: Annotated[
+            str | None,
+            typer.Option(metavar="NODE", help="Only for a node of this name, which may be known already."),
+        ] = None,
+        life: Annotated[str, typer.Option("--for", metavar="TIME", help="How long the code lives.")] = "15m",
+        approve: Annotated[
+            bool, typer.Option("--approve", help="The machine waits for `farm enrol` then.")
+        ] = False,
+        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the code alone.")] = False,
+        json: Json = False,
+    ) -> None:
+        """Make a code with which one machine may join the farm."""
+        from farm.cli import joining
+
+        joining.invite(connect(), name=name, life=life, needs_approval=approve, is_quiet=quiet, is_json=json)
+
+    @app.command(
+        epilog=examples(
+            "farm join http://192.168.1.7:7450 --code K7QD-4M2X-9TRF",
+            "farm join farm.studio.example --name blade-4",
+        )
+    )
+    def join(
+        url: Annotated[str, typer.Argument(metavar="URL", help="Where the farm's server is.")],
+        code: Annotated[
+            str | None, typer.Option(metavar="CODE", help="From `farm invite`; asked for when left out.")
+        ] = None,
+        name: Annotated[
+            str | None, typer.Option(metavar="NAME", help="The node's name; the machine's when left out.")
+        ] = None,
+        no_wait: Annotated[
+            bool, typer.Option("--no-wait", help="Do not wait to be let in; say it again later.")
+        ] = False,
+    ) -> None:
+        """Make this machine a node of a farm: then `farm worker` starts.
+
+        With the code that `farm invite` or `farm serve --lan` printed over there. Writes the settings of this
+        machine, with an account of its own at the farm's broker. Once in, it needs no code to do so again.
+        """
+        from farm.cli import joining
+
+        finish(joining.join(url, code=code, name=name, is_waiting=not no_wait))
+
+    @app.command(epilog=examples("farm enrol blade-4"))
+    def enrol(nodes: NodeNames, quiet: Silent = False, json: Json = False) -> None:
+        """Let machines in that joined by a code and are pending."""
+        from farm.cli import joining
+
+        joining.enrol(connect(), nodes, is_quiet=quiet, is_json=json)
+
+    @app.command("remove-node", epilog=examples("farm remove-node blade-4"))
+    def remove_node(
+        nodes: NodeNames,
+        force: Annotated[
+            bool, typer.Option("--force", help="Also one that works: what it runs will be lost.")
+        ] = False,
+        quiet: Silent = False,
+    ) -> None:
+        """Forget machines, their tokens and accounts at the broker."""
+        from farm.cli import joining
+
+        joining.remove(connect(), nodes, force=force, is_quiet=quiet)
 
     @app.command(epilog=examples("farm drain blade-3"))
     def drain(nodes: NodeNames, quiet: Silent = False, json: Json = False) -> None:
