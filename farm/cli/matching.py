@@ -89,10 +89,11 @@ def _policy(told: PolicySpread) -> str:
 
 def _calibration(found: Calibration | None) -> str:
     if found is None:
-        return "none to compare yet"
+        return "none of a second or longer to compare yet"
     return (
         f"{found.within_likely:.0%} took no longer than likely (50% is right), {found.within_worst:.0%} than "
-        f"at worst (90%); the middle error is {found.median_error:.0%}, of {found.count:,}"
+        f"at worst (90%); the middle error is {found.median_error:.0%} ({duration(found.median_error_s)}), "
+        f"of {found.count:,}"
     )
 
 

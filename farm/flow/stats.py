@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
+from typing import Final
 
 _P90_SIGMAS = 1.2816
 """The 90th percentile of a normal distribution, in standard deviations."""
@@ -98,22 +99,29 @@ def within(completions: Sequence[Completion]) -> Within | None:
     )
 
 
+CALIBRATED_FROM_S: Final = 1.0
+"""What takes less is mostly the start of a process, which nobody predicts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """How predictions did: (likely, at worst 9 times in 10) held against what came."""
 
     count: int
+    """Cases of `CALIBRATED_FROM_S` or longer; shorter ones are not held against anything."""
     within_likely: float
     """Share of cases that took no longer than likely; 0.5 is right."""
     within_worst: float
     """Share that took no longer than at worst; 0.9 is right."""
     median_error: float
     """|likely / actual - 1|, the middle one."""
+    median_error_s: float
+    """|likely - actual|, the middle one."""
 
 
 def calibration(cases: Sequence[tuple[float, float, float]]) -> Calibration | None:
-    """Of (likely, at worst, actual) seconds; None when there are no cases."""
-    known = [case for case in cases if case[2] > 0]
+    """Of (likely, at worst, actual) seconds; None when no case is long enough."""
+    known = [case for case in cases if case[2] >= CALIBRATED_FROM_S]
     if not known:
         return None
     return Calibration(
@@ -121,6 +129,7 @@ def calibration(cases: Sequence[tuple[float, float, float]]) -> Calibration | No
         within_likely=sum(actual <= likely for likely, _, actual in known) / len(known),
         within_worst=sum(actual <= worst for _, worst, actual in known) / len(known),
         median_error=_quantile(sorted(abs(likely / actual - 1) for likely, _, actual in known), 0.5),
+        median_error_s=_quantile(sorted(abs(likely - actual) for likely, _, actual in known), 0.5),
     )
 
 

@@ -300,8 +300,10 @@ MATCHING = MatchingView(
             within=Within(count=1_800, sd_s=8.2, relative=0.6, floor_sd_s=2.5),
         ),
     ),
-    predictions=Calibration(count=2_000, within_likely=0.51, within_worst=0.9, median_error=0.08),
-    etas=Calibration(count=48, within_likely=0.48, within_worst=0.88, median_error=0.11),
+    predictions=Calibration(
+        count=2_000, within_likely=0.51, within_worst=0.9, median_error=0.08, median_error_s=4.5
+    ),
+    etas=Calibration(count=48, within_likely=0.48, within_worst=0.88, median_error=0.11, median_error_s=95.0),
     waiting_bound_s=5_400.0,
     models=(ModelWorth(model="NVIDIA GeForce RTX 4090", slots=12, price=0.031, one_more_saves_s=167.4),),
     slow_nodes=(NodeFactor(node="blade-3", factor=1.6),),

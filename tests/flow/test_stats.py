@@ -104,3 +104,11 @@ def test_calibration_counts_what_kept_within_its_forecast() -> None:
     assert found is not None
     assert (found.count, found.within_likely, found.within_worst) == (4, 0.5, 0.75)
     assert found.median_error == pytest.approx((0.25 + 0.375) / 2)
+    assert found.median_error_s == pytest.approx((2 + 6) / 2)
+
+
+def test_what_took_less_than_a_second_calibrates_nothing() -> None:
+    assert calibration([(60, 90, 0.05), (60, 90, 0.9)]) is None
+    found = calibration([(60, 90, 0.05), (10, 20, 8)])
+    assert found is not None
+    assert (found.count, found.median_error_s) == (1, 2)
