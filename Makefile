@@ -63,7 +63,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.bench
 
 bench-matching: $(VENV)/.installed-dev
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.bench.matching
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.bench.matching --results build/bench-matching.json
 
 addon: $(VENV)/.installed
 	$(BIN)/python -m plugins.blender.build_addon dist

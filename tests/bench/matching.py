@@ -2,12 +2,14 @@
 
 `make bench-matching` plays every suite on ten public seeds; `python -m tests.bench.matching --suites clean
 --seeds 0-2` a part of it. Percentages are means over seeds of (ours / fifo) on the same world. Weights were
-chosen on seeds 20 to 23, which are none of the public ones.
+chosen on seeds from 20 on, which are none of the public ones. Seeds are played one after the other through
+all suites, so that a run that was interrupted has whole seeds to show.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import statistics
@@ -16,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from farm.flow import match
 from farm.simulate.clock import Desk, Simulation
@@ -25,6 +26,7 @@ from farm.simulate.metrics import Figures, figures
 from farm.simulate.world import Scenario, World
 from tests.bench.tables import gavel_scenario
 
+_ROOT = Path(__file__).resolve().parents[2]
 PUBLIC_SEEDS = tuple(range(10))
 DESKS: dict[str, Callable[[], Desk]] = {
     "static round robin": StaticDesk,
@@ -154,7 +156,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--suites", default=",".join(SUITES), help="comma separated; default: all")
     parser.add_argument("--seeds", default=f"{PUBLIC_SEEDS[0]}-{PUBLIC_SEEDS[-1]}", help="such as 0-9")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
-    parser.add_argument("--json", type=Path, help="also write every figure there; read again as a start")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        help="write every figure there as it comes; what it holds of this very code is not played again",
+    )
     options = parser.parse_args(arguments)
     chosen = options.suites.split(",")
     unknown = [name for name in chosen if name not in SUITES]
@@ -163,14 +169,16 @@ def main(arguments: Sequence[str]) -> int:
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     found: dict[tuple[str, str, int], Figures] = {}
-    if options.json and options.json.exists():
-        for entry in json.loads(options.json.read_text()):
+    code = fingerprint()
+    if options.results and options.results.exists():
+        kept = json.loads(options.results.read_text())
+        for entry in kept["runs"] if kept["code"] == code else ():
             found[entry["suite"], entry["desk"], entry["seed"]] = Figures(**entry["figures"])
     work = [
         (suite, desk, seed)
+        for seed in seeds
         for suite in chosen
         if SUITES[suite].scenario is not None
-        for seed in seeds
         for desk in SUITES[suite].desks
         if (suite, desk, seed) not in found
     ]
@@ -178,19 +186,34 @@ def main(arguments: Sequence[str]) -> int:
         for suite, desk, seed, told, cpu_s in pool.imap_unordered(play, work):
             found[suite, desk, seed] = told
             print(f"  played {suite}, {desk}, seed {seed}: {cpu_s:.1f} s CPU", file=sys.stderr, flush=True)
-            if options.json:
-                options.json.write_text(json.dumps(_entries(found)))
+            if options.results:
+                keep(options.results, code, found)
     failed = 0
     for suite in chosen:
         failed += report(suite, found, seeds)
     return 1 if failed else 0
 
 
-def _entries(found: dict[tuple[str, str, int], Figures]) -> list[dict[str, Any]]:
-    return [
+def fingerprint() -> str:
+    """Of the code that figures follow from: those of other code are not to be compared."""
+    digest = hashlib.sha256()
+    for folder in ("farm/flow", "farm/simulate", "farm/model"):
+        for path in sorted((_ROOT / folder).glob("*.py")):
+            digest.update(path.read_bytes())
+    digest.update(repr([suite.scenario for suite in SUITES.values()]).encode())
+    return digest.hexdigest()
+
+
+def keep(path: Path, code: str, found: dict[tuple[str, str, int], Figures]) -> None:
+    """Write all figures so far: an interrupted run goes on from there."""
+    runs = [
         {"suite": suite, "desk": desk, "seed": seed, "figures": asdict(told)}
         for (suite, desk, seed), told in sorted(found.items())
     ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps({"code": code, "runs": runs}))
+    partial.replace(path)
 
 
 def report(name: str, found: dict[tuple[str, str, int], Figures], seeds: Sequence[int]) -> int:
