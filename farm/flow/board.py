@@ -318,6 +318,10 @@ class Board:
             return
         groups = self._groups
         steps = groups.step[rows]
+        # A device that begins with a group loads its scene once for its part of the tasks that are left.
+        parts = np.minimum((groups.running[rows] + 1) / np.maximum(groups.ready[rows], 1), 1.0)
+        cold_s, warm_s = np.array([self.model.load_s(int(step)) for step in steps]).T
+        groups.load_s[rows] = self.weights.load_weight * (warm_s + (cold_s - warm_s) * parts)
         farm = Farm(
             price=self._price[:n],
             slots=self._places.slots,
@@ -330,7 +334,7 @@ class Board:
             self.weights,
             median_s=self.model.median_s[steps, :n],
             sd=self.model.sd[steps, :n],
-            load_s=np.array([self.model.load_s(int(step))[0] for step in steps]),
+            load_s=groups.load_s[rows],
             able=self._able(rows),
             ready=groups.ready[rows],
             is_patient=groups.served[rows] + self.weights.cap_patience_s > self._priced_at,
@@ -340,8 +344,11 @@ class Board:
         groups.mean_s[rows] = found.mean_s
 
     def _cap(self) -> float:
-        over = max(0.0, self._backlog_s() / self.weights.cap_backlog_s - 1)
-        return self.weights.slow_cap * (1 + over)
+        return self.weights.slow_cap * (1 + self._backlogs())
+
+    def _backlogs(self) -> float:
+        """How many times `backlog_s` waits beyond the first."""
+        return max(0.0, self._backlog_s() / self.weights.backlog_s - 1)
 
     def _backlog_s(self) -> float:
         """How long the waiting work takes at least."""
@@ -357,7 +364,7 @@ class Board:
         self._catch_up()
         groups.settle()
         if not groups.has_order or now - self._ordered_at > _ORDER_EVERY_S:
-            groups.reorder(now, is_backlog_long=self._backlog_s() > self.weights.cap_backlog_s)
+            groups.reorder(now, backlogs=self._backlogs())
             self._ordered_at = now
         taken: dict[_Slot, int] = {}
         is_tail = self.weights.idle_in_tail and self.waiting < int(self._places.slots.sum())

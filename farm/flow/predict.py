@@ -45,6 +45,11 @@ _RESIDUAL_SD: Final[Mapping[str, float]] = {
 """How far a device model is off the roofline for one step, by where its rates come from. 0.14 over three GPUs
 in Blender's 2020 sample, 0.35 in Gavel's tables (docs/matching.md)."""
 _UNKNOWN_RESIDUAL_SD: Final = 0.5
+_MISFIT_PRIOR_RUNS: Final = 10.0
+_MOST_MISFIT_RUNS: Final = 300.0
+_LEAST_MISFIT: Final = 1.0
+_MOST_MISFIT: Final = 6.0
+"""What a single run counts at most: a slow node is no misfit of the roofline."""
 _RATE_SD: Final[Mapping[str, float]] = {
     "measured": 0.08,
     "configured": 0.1,
@@ -210,6 +215,8 @@ class FarmState:
     """Of steps so far: count, mean of log scale, sum of squared deviations."""
     load: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
     """Cold sum, cold count, warm sum, warm count; seconds."""
+    misfit: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Of the roofline, squared, over what was expected of it: count, sum."""
     prices: dict[str, list[float]] = field(default_factory=dict)
     """Device model -> [slots that take work, price of a second in parts of the whole farm's]. For people."""
     bound_s: float = 0.0
@@ -263,6 +270,7 @@ class RunTimeModel:
         self._nodes: dict[str, tuple[float, float]] = {}
         self._scale = [0.0, 0.0, 0.0]
         self._load_all = [0.0, 0.0, 0.0, 0.0]
+        self._misfit = [0.0, 0.0]
         self._free_rows: list[int] = []
         self._behind: set[int] = set()
         """Rows whose medians `refresh` has yet to compute."""
@@ -330,7 +338,7 @@ class RunTimeModel:
             self._covariance[row, 0, 0] = (3 * _SCALE_SD**2 + squares) / (3 + count)
             self._covariance[row, 1, 1] = _LEVEL_SD**2
             columns = np.arange(2, 2 + self._width)
-            self._covariance[row, columns, columns] = self._residual_variance
+            self._covariance[row, columns, columns] = self._residual_variance * self.misfit
             self._calibration[row] = 1.0
             self._runs[row] = 0
             cold, colds, warm, warms = self._load_all
@@ -453,6 +461,8 @@ class RunTimeModel:
         if not run.is_censored and not is_first:
             rate = 0.04
             self._calibration[row] += rate * (min(z2, 9.0) - self._calibration[row])
+            if not self._runs[row, column]:
+                self._learn_misfit(column, (seen - middle) ** 2 - (total + between - covariance[at, at]))
         if z2 > _FAR**2:
             total += noise * (z2 / _FAR**2 - 1) * 4
         if not is_first:
@@ -492,6 +502,20 @@ class RunTimeModel:
         step = scale - mean
         mean += step / count
         self._scale = [count, mean, squares + step * (scale - mean)]
+
+    @property
+    def misfit(self) -> float:
+        """How far steps are off the roofline, squared, over what was expected of them before any had run."""
+        count, found = self._misfit
+        misfit = (_MISFIT_PRIOR_RUNS + found) / (_MISFIT_PRIOR_RUNS + count)
+        return min(max(misfit, _LEAST_MISFIT), _MOST_MISFIT)
+
+    def _learn_misfit(self, column: int, squared: float) -> None:
+        """From a step's first run on a device model. squared: how far off, squared, less all other doubt."""
+        count, found = self._misfit
+        found += min(max(squared / self._residual_variance[column], -_MOST_MISFIT), _MOST_MISFIT)
+        less = min(1.0, _MOST_MISFIT_RUNS / (count + 1))
+        self._misfit = [(count + 1) * less, found * less]
 
     def _learn_rates(self, column: int, weights: Floats, off: float, total: float) -> None:
         """Part of every surprise is the device model's, and so is for steps to come."""
@@ -632,6 +656,7 @@ class RunTimeModel:
             nodes={node: [round(f, 6), round(v, 10)] for node, (f, v) in self._nodes.items()},
             scale=[round(value, 6) for value in self._scale],
             load=[round(value, 3) for value in self._load_all],
+            misfit=[round(value, 6) for value in self._misfit],
         )
 
     @classmethod
@@ -646,6 +671,7 @@ class RunTimeModel:
         model._nodes = {node: (values[0], values[1]) for node, values in farm.nodes.items()}
         model._scale = list(farm.scale)
         model._load_all = list(farm.load)
+        model._misfit = list(farm.misfit)
         for name, state in steps.items():
             model.restore_step(name, state)
         model._is_farm_changed = False

@@ -61,8 +61,8 @@ def scores(
 ) -> Scores:
     """Score groups (rows) on device models (columns).
 
-    load_s: of each group, with nothing loaded. is_patient: groups that have not yet waited for so long that
-    they start anywhere.
+    load_s: what loading adds to each of the tasks that a device would take, of each group. is_patient: groups
+    that have not yet waited for so long that they start anywhere.
     """
     price, slots = farm.price, farm.slots
     doubted = np.exp(np.minimum(weights.caution * sd**2, 1.0))
@@ -71,7 +71,7 @@ def scores(
     with np.errstate(divide="ignore", invalid="ignore"):
         number = np.where(able, slots, 0.0)
         mean = number.sum(axis=1) / np.where(able, slots / median, 0.0).sum(axis=1)
-        advantage = np.log(best[:, None] / (price * (median + weights.load_weight * load_s[:, None])))
+        advantage = np.log(best[:, None] / (price * (median + load_s[:, None])))
         longer = np.maximum(median - mean[:, None], 0.0)
         # The last tasks of a step decide when it is done: waiting for a better device costs the job.
         last = 1 - weights.finish_ease / np.maximum(ready, 1)

@@ -74,10 +74,16 @@ class Waiting:
         """When it last started a task."""
         self.best: Floats = np.ones(size)
         """The cheapest seconds anywhere, in prices."""
+        self.load_s: Floats = np.zeros(size)
+        """What loading its scene was taken to add to each task, when it was scored."""
         self.mean_s: Floats = np.ones(size)
         """Of a task, over the farm."""
         self.is_known: Bools = np.zeros(size, np.bool_)
         self.tier: Ints = np.zeros(size, np.int64)
+        self.backlogs = 0.0
+        """How many times `Weights.backlog_s` of work waits beyond the first."""
+        self.work: Floats = np.zeros(size)
+        """What the rank was made of: with the order `shortest`, the work left, aged."""
         self.rank: Ints = np.zeros(size, np.int64)
         """Place in the people's order, apart from priority and share."""
         self.may: Bools = np.zeros(size, np.bool_)
@@ -370,11 +376,13 @@ class Waiting:
     def takes_turns(self) -> bool:
         return self.weights.priority_mode is PriorityMode.RATE
 
-    def reorder(self, now: float, *, is_backlog_long: bool) -> None:
+    def reorder(self, now: float, *, backlogs: float = 0.0) -> None:
         """Tier and rank of every group, as it is now: the smaller, the sooner.
 
-        is_backlog_long: what is learnt soon helps all the tasks after it, so that probes lead.
+        backlogs: how many times `Weights.backlog_s` of work waits beyond the first. Where some does, what is
+        learnt soon helps all the tasks after it, so that probes lead.
         """
+        self.backlogs = backlogs
         n = len(self._groups)
         weights = self.weights
         if weights.order is Order.SUBMITTED:
@@ -382,9 +390,10 @@ class Waiting:
         else:
             waited = np.maximum(now - self.submitted[:n], 0.0)
             base = self.best[:n] * self.left[:n] * np.exp2(-waited / weights.age_s)
-        if is_backlog_long:
+        if backlogs > 0:
             is_probe = ~self.is_known[:n] & (self.running[:n] < weights.probe_tasks)
             base = np.where(is_probe, base - np.ptp(base) - 1.0, base)
+        self.work[:n] = base
         self.rank[np.argsort(base, kind="stable")] = np.arange(n)
         if self.takes_turns:
             self.tier[:n], self.bucket[:n] = 0, self.turn[:n]
@@ -409,6 +418,13 @@ class Waiting:
             float(self.turns.of[self.turn[row]]) if self.takes_turns else 0.0,
             int(self.rank[row]),
         )
+
+    def is_kept(self, warm: int, first: int) -> bool:
+        """Whether a device stays with the group whose scene it has loaded, though another comes first."""
+        mine, other = self.key(warm), self.key(first)
+        if mine[:-1] != other[:-1] or self.weights.order is not Order.SHORTEST:
+            return mine < other
+        return bool(self.work[warm] <= self.weights.stay * self.work[first]) or mine < other
 
     @property
     def has_urgent(self) -> bool:
@@ -435,7 +451,8 @@ class Waiting:
         if row == len(self.ready):
             for name in (
                 "ready", "running", "left", "step", "demand", "account", "turn", "priority", "submitted",
-                "served", "best", "mean_s", "is_known", "tier", "bucket", "rank", "may", "open", "short_of",
+                "served", "best", "load_s", "mean_s", "is_known", "tier", "bucket", "work", "rank", "may",
+                "open", "short_of",
             ):  # fmt: skip
                 value = getattr(self, name)
                 setattr(self, name, np.concatenate([value, np.zeros_like(value)]))

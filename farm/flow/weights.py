@@ -48,7 +48,7 @@ class Weights:
     )
     urgent_from: int = _weight(90, "from this priority on matching overrides priority never")
     slow_penalty: float = _weight(
-        2.0, "how much a long task minds a slow device, per average task time that it takes longer there"
+        3.0, "how much a long task minds a slow device, per average task time that it takes longer there"
     )
     caution: float = _weight(
         0.5, "how much doubt counts against a device: 0.5 takes expected seconds, more avoids the unknown"
@@ -58,13 +58,19 @@ class Weights:
         "how much less the last task of a step minds a slow device (its last two half of that, and so on)",
     )
     slow_cap: float = _weight(
-        2.0,
+        1.7,
         "a longer than average task does not start where it takes more than this times its farm-wide mean",
     )
     cap_patience_s: float = _weight(3600.0, "a group that started nothing for so long starts anywhere")
-    cap_backlog_s: float = _weight(
-        3600.0,
-        "as waiting work exceeds this, throughput counts: the cap opens, first tasks of unknown steps lead",
+    backlog_s: float = _weight(
+        1200.0,
+        "as waiting work takes the farm longer than this, throughput counts: the cap opens, the window "
+        "narrows among those of one priority and share, first tasks of unknown steps lead",
+    )
+    stay: float = _weight(
+        4.0,
+        "a device leaves the scene that it has loaded for a near-equal only if that has less than 1/stay of "
+        "the work left",
     )
     age_s: float = _weight(1200.0, "waiting this long halves the work left in the order, and so on")
     probe_tasks: int = _weight(
@@ -83,7 +89,7 @@ class Weights:
         "how much watt-seconds count against a device, by their logarithm over the least: 0.02 breaks ties, "
         "more trades time for energy",
     )
-    load_weight: float = _weight(1.0, "how much loading a scene counts: 0 ignores warm devices")
+    load_weight: float = _weight(0.5, "how much loading a scene counts: 0 ignores warm devices")
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], base: Weights | None = None) -> Weights:
@@ -104,7 +110,7 @@ class Weights:
         weights = replace(base or cls(), **values)
         if not 0 < weights.window <= 1:
             raise UserError(f"weight 'window' must be above 0 and at most 1, not {weights.window:g}")
-        for key in ("age_s", "slow_cap", "cap_patience_s", "cap_backlog_s", "share_half_life_s", "reprice_s"):
+        for key in ("age_s", "slow_cap", "cap_patience_s", "backlog_s", "share_half_life_s", "reprice_s"):
             if not getattr(weights, key) > 0:
                 raise UserError(f"weight {key!r} must be above 0")
         return weights

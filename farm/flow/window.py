@@ -30,10 +30,10 @@ def advantage_at(waiting: Waiting, places: Places, times: RunTimes, row: int, at
     if places.last[at] != row or value == NOTHING:
         return value
     step = int(waiting.step[row])
-    cold, warm = times.load_s(step)
+    _, warm = times.load_s(step)
     median = float(times.median_s[step, model])
-    weight = waiting.weights.load_weight
-    return value + math.log((median + weight * cold) / max(median + weight * warm, 1e-9))
+    cold_s, warm_s = float(waiting.load_s[row]), waiting.weights.load_weight * warm
+    return value + math.log((median + cold_s) / max(median + warm_s, 1e-9))
 
 
 class Window:
@@ -212,7 +212,7 @@ class Window:
         best = self._first(least, room, device)
         if warm == NOTHING or warm < least or last == best or not waiting.can_start(last, room, device):
             return best
-        return last if best is None or waiting.key(last) < waiting.key(best) else best
+        return last if best is None or waiting.is_kept(last, best) else best
 
     def _first(self, least: float, room: Room, device: Device) -> int | None:
         number = 0
@@ -291,6 +291,11 @@ class _Tier:
         """Of the heads."""
         self._left: Ints = np.arange(len(starts))
         """Buckets that have an open group."""
+        self._nearest: list[float] = [NOTHING] * len(starts)
+        """By bucket: what a group must be worth besides. The more waits, the nearer equals must be."""
+        if waiting.backlogs > 0:
+            nearer = math.log(waiting.weights.window) / (1 + waiting.backlogs)
+            self._nearest = (np.maximum.reduceat(values, starts) + nearer).tolist()
 
     def first(self, least: float, room: Room, device: Device) -> int | None:
         """The first group that is worth `least` (or urgent), open, and has room."""
@@ -310,7 +315,8 @@ class _Tier:
             else:
                 for at in range(head, end):
                     row = int(self._rows[at])
-                    if self._values[at] < least and not waiting.is_urgent(row):
+                    enough = max(least, self._nearest[bucket])
+                    if self._values[at] < enough and not waiting.is_urgent(row):
                         continue
                     if waiting.open[row] and waiting.can_start(row, room, device):
                         return row

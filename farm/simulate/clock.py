@@ -99,6 +99,7 @@ class Simulation:
         self._next = np.zeros(jobs, int)
         self._again: list[list[int]] = [[] for _ in range(jobs)]
         self.waiting = np.zeros(jobs, int)
+        self.running = np.zeros(jobs, int)
         self.left = world.frames.copy()
         self._tries = np.zeros(frames, int)
         self._done = np.zeros(frames, bool)
@@ -204,6 +205,7 @@ class Simulation:
         else:
             self._push(world.runs_until(node, work_s + load_s, self.now), "ended", run)
         self.runs[node] = run
+        self.running[job] += 1
         self.last_job[node] = job
         if math.isnan(self.begun[frame]):
             self.begun[frame] = self.now
@@ -214,6 +216,7 @@ class Simulation:
         took_s = self.now - run.begin
         run.is_alive = False
         self.runs[run.node] = None
+        self.running[run.job] -= 1
         self._copies[run.frame] -= 1
         self.totals.busy_s += took_s
         self.totals.joules += took_s * float(self.world.watts[run.model])

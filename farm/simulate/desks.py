@@ -143,7 +143,7 @@ class PlanDesk(Bare):
         self._active: dict[int, match.Group] = {}
 
     def arrived(self, job: int, now: float) -> None:
-        self._active[job] = group_of(self.world, job)
+        self._active[job] = replace(group_of(self.world, job), ready=int(self.world.frames[job]))
 
     def gone(self, job: int, now: float) -> None:
         del self._active[job]
@@ -153,11 +153,10 @@ class PlanDesk(Bare):
         nodes = [self.world.nodes[n] for n in self._free()]
         if not nodes:
             return ()
-        groups = [
-            replace(group, ready=int(simulation.waiting[job]))
-            for job, group in self._active.items()
-            if simulation.waiting[job] > 0
-        ]
+        for job, group in self._active.items():
+            if group.ready != simulation.waiting[job]:
+                self._active[job] = replace(group, ready=int(simulation.waiting[job]))
+        groups = [group for group in self._active.values() if group.ready > 0]
         plan = match.plan(groups, nodes, score=self._score, limit=len(nodes))
         return [(node_number(a.node_id), int(a.step_id)) for a in plan for _ in range(a.count)]
 
@@ -238,7 +237,7 @@ class BoardDesk(Bare):
                     load_s=run.load_s,
                     is_warm=run.is_warm,
                     is_censored=not is_complete,
-                    still_running=sum(r is not None and r.job == run.job for r in self.simulation.runs),
+                    still_running=int(self.simulation.running[run.job]),
                 )
             )
             self.board.learned(StepId(run.job))

@@ -122,7 +122,7 @@ def test_a_long_task_does_not_start_where_it_would_take_a_multiple() -> None:
 
 def test_the_cap_is_lifted_when_a_group_has_waited_long_enough() -> None:
     nodes = [*(node(f"f{at}", accepts_work=at > 0) for at in range(8)), node("s", SLOW)]
-    patient = Weights(idle_in_tail=False, cap_patience_s=100.0)
+    patient = Weights(idle_in_tail=False, cap_patience_s=100.0, backlog_s=1e6)
     made = board(nodes, [group(1, profile=COMPUTE, ready=50)], runs=known(1, 600), weights=patient)
     assert "s" not in where(made.round(0.0, 99))[1]
     made.reprice(1000.0, force=True)
@@ -187,6 +187,64 @@ def test_a_device_goes_on_with_the_scene_that_it_has_loaded() -> None:
     assert where(made.round(1.0, 1)) == {2: ["f"]}
 
 
+def loading(step: int, seconds: float, load_s: float) -> list[Run]:
+    """Runs that teach how long the step's tasks take, and its scene to load."""
+    cold = [replace(run, load_s=load_s, runtime_s=seconds + load_s) for run in known(step, seconds)]
+    return cold + [replace(run, is_warm=True, load_s=0.0) for run in known(step, seconds)]
+
+
+@pytest.mark.parametrize(("left", "chosen"), [(9, 1), (1, 2)])
+def test_a_device_stays_with_its_scene_unless_another_has_much_less_left(left: int, chosen: int) -> None:
+    groups = [group(1, ready=13), group(2, ready=left)]
+    runs = loading(1, 60.0, 5.0) + loading(2, 60.0, 5.0)
+    made = board([node("f")], groups[:1], runs=runs[: len(runs) // 2], weights=EVERYTHING)
+    assert where(made.round(0.0, 1)) == {1: ["f"]}
+    made.ended(NodeId("f"), "gpu", GPU, StepId(1), JobId(1))
+    model = made.model
+    assert isinstance(model, RunTimeModel)
+    model.add_step("2", Profile())
+    for run in runs[len(runs) // 2 :]:
+        model.observe(run)
+    made.put_group(groups[1], 1.0)
+    made.reprice(1.0, force=True)
+    assert where(made.round(1.0, 1)) == {chosen: ["f"]}
+
+
+def test_a_scene_is_loaded_for_many_tasks_rather_than_for_the_last_few() -> None:
+    nodes = [node("f")]
+    runs = loading(1, 10.0, 20.0) + loading(2, 10.0, 20.0)
+    many = [group(1, ready=60), group(2, ready=50)]
+    assert where(board(nodes, many, runs=runs, weights=EVERYTHING).round(0.0, 1)) == {2: ["f"]}
+    few = [group(1, ready=60), group(2, ready=5, running=40, job_running=40)]
+    assert where(board(nodes, few, runs=runs, weights=EVERYTHING).round(0.0, 1)) == {1: ["f"]}
+    blind = replace(EVERYTHING, load_weight=0.0)
+    assert where(board(nodes, few, runs=runs, weights=blind).round(0.0, 1)) == {2: ["f"]}
+
+
+@pytest.mark.parametrize("places", [1, 9], ids=["looked up", "sorted"])
+def test_the_more_waits_the_nearer_equals_must_be_but_not_of_another_priority(places: int) -> None:
+    nodes = [node("w", WIDE), *(node(f"f{at}", accepts_work=False) for at in range(3))]
+    nodes += [node(f"w{at}", WIDE) for at in range(1, places)]
+    runs = known(1, 40) + known(1, 12.5, "wide") + known(2, 40) + known(2, 10, "wide")
+    longer, wider = group(1, ready=90), group(2, ready=400)
+    calm = replace(EVERYTHING, slow_penalty=0.0, backlog_s=1e9)
+
+    def first(*groups: Group, weights: Weights) -> int:
+        made = board(nodes, groups, runs=runs, weights=weights)
+        nodes_up = [replace(view, accepts_work=True) for view in nodes]
+        for view in nodes_up:
+            made.put_node(view, 0.0)
+        made.reprice(0.0, force=True)
+        for view in nodes:
+            made.put_node(view, 0.0)
+        return made.round(0.0, 1)[0].step_id
+
+    assert first(longer, wider, weights=calm) == 1
+    assert first(longer, wider, weights=replace(calm, backlog_s=1.0)) == 2
+    higher = replace(longer, priority=51)
+    assert first(higher, wider, weights=replace(calm, backlog_s=1.0)) == 1
+
+
 def test_among_near_equals_priority_comes_first_then_the_shortest_work() -> None:
     nodes = [node("f")]
     groups = [group(1, ready=50), group(2, ready=2), group(3, ready=50, priority=60)]
@@ -200,9 +258,9 @@ def test_among_near_equals_priority_comes_first_then_the_shortest_work() -> None
 def test_the_first_tasks_of_an_unknown_step_lead_while_much_waits() -> None:
     nodes, groups = [node("f")], [group(1, ready=2), group(2, ready=50)]
     runs = known(1, 10)
-    little = replace(EVERYTHING, cap_backlog_s=1e6)
+    little = replace(EVERYTHING, backlog_s=1e6)
     assert where(board(nodes, groups, runs=runs, weights=little).round(0.0, 1)) == {1: ["f"]}
-    much = replace(EVERYTHING, cap_backlog_s=60.0)
+    much = replace(EVERYTHING, backlog_s=60.0)
     assert where(board(nodes, groups, runs=runs, weights=much).round(0.0, 1)) == {2: ["f"]}
     first = [replace(groups[0], priority=51), groups[1]]
     assert where(board(nodes, first, runs=runs, weights=much).round(0.0, 1)) == {1: ["f"]}

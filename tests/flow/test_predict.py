@@ -313,3 +313,26 @@ def test_a_device_model_follows_the_middle_of_its_steps_not_a_few_far_off() -> N
     made.add_step("next", COMPUTE)
     made.observe(run(60, "known", step="next"))
     assert made.estimate("next", "other").median_s == pytest.approx(60, rel=0.05)
+
+
+def test_a_farm_whose_steps_do_not_follow_the_roofline_expects_no_better_of_the_next() -> None:
+    def after(off: float) -> RunTimeModel:
+        made = model(known=FAST, other=FAST, third=FAST)
+        for number in range(40):
+            step = f"s{number}"
+            made.add_step(step, COMPUTE)
+            for _ in range(3):
+                made.observe(run(60, "known", step=step, node=f"n{number}"))
+            factor = math.exp(off if number % 2 else -off)
+            made.observe(run(60 * factor, "other", step=step, node=f"m{number}"))
+        made.add_step("next", COMPUTE)
+        for _ in range(3):
+            made.observe(run(60, "known", step="next"))
+        return made
+
+    fits, strays = after(0.05), after(0.6)
+    assert fits.misfit == 1
+    assert strays.misfit > 2
+    assert strays.estimate("next", "third").sd > 1.3 * fits.estimate("next", "third").sd
+    again = RunTimeModel.restored(FarmState(**json.loads(json.dumps(asdict(strays.farm_state())))), {})
+    assert again.misfit == pytest.approx(strays.misfit, rel=1e-4)
