@@ -128,7 +128,7 @@ class SessionHost:
             self._outgoing = -1
 
     def _readable(self) -> None:
-        if not self._read_some():
+        if not self._is_dead and not self._read_some():
             self._die()
 
     def _read_some(self) -> bool:
@@ -164,6 +164,8 @@ class SessionHost:
         self._on_message(self, message)
 
     def _exited(self) -> None:
+        if self._is_dead:
+            return  # its output ended in the same turn: the descriptor may be somebody else's by now
         # Its last words may still be in the pipe. A grandchild that goes on writing is not listened to for
         # ever.
         for _ in range(64):
