@@ -24,7 +24,6 @@ import sys
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,10 +71,11 @@ from workers.celery_worker import CeleryWorker
 from workers.gauges import Gauges
 from workers.gpu.isolation import device_environment
 from workers.hosts import ADDRESS_SUFFIX, AdoptedHost, Found, HostProcess, SessionHost, find_hosts
+from workers.inbox import Inbox
 from workers.journal import Entry, Journal
 from workers.lifecycle import Lifecycle, Rules, Stage
 from workers.processes import boot_id, boottime, descendants, kill_one, kill_tagged, start_time
-from workers.scribe import Accepted, OnHost, Received, Scribe
+from workers.scribe import Accepted, Note, OnHost, Received, Scribe
 from workers.sender import Sender
 from workers.spool import Spool
 from workers.telemetry import Telemetry
@@ -221,11 +221,10 @@ class _Supervisor:
         self._parts: _Parts | None = None
         self._capabilities = Capabilities()
         """Replaced whole when devices change, which another thread does."""
-        self._inbox: deque[lifecycle.Event] = deque()
+        self._inbox: Inbox[lifecycle.Event] = Inbox()
+        self._notes: list[Note] = []
+        """For the scribe, at the end of this turn of the loop."""
         self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = os.pipe()
-        for end in (self._wake_read, self._wake_write):
-            os.set_blocking(end, False)
         self._is_stopping = threading.Event()
         self._leaves_hosts = False
         self._errands = _Errands()
@@ -257,11 +256,7 @@ class _Supervisor:
 
     def post(self, event: lifecycle.Event) -> None:
         """Hand an event over; never blocks."""
-        self._inbox.append(event)
-        try:
-            os.write(self._wake_write, b"\0")
-        except (BlockingIOError, OSError):
-            pass  # full: it is awake; closed: it has ended
+        self._inbox.put(event)
 
     def stop(self, timeout_s: float, *, leaves_hosts: bool = False) -> bool:
         self._leaves_hosts = leaves_hosts
@@ -385,7 +380,7 @@ class _Supervisor:
         scribe.start()
         sender.start()
         self._errands.start()
-        self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        self._selector.register(self._inbox.descriptor, selectors.EVENT_READ, self._inbox.hear)
         _LOG.info(
             "node %s offers %s",
             self._node_id,
@@ -488,8 +483,9 @@ class _Supervisor:
             wait_s = _BUSY_TICK_S if core.is_busy else max(core.next_heartbeat - now, 0.01)
             for key, _ in self._selector.select(wait_s):
                 key.data()
-            while self._inbox:
-                self._handle(parts, self._inbox.popleft())
+            for event in self._inbox.take():
+                self._handle(parts, event)
+            self._hand_over(parts)
             if core.is_draining and core.live == 0:
                 self.idle.set()
 
@@ -510,39 +506,37 @@ class _Supervisor:
             kill_tagged(self._attempt_on.values())
             for address in self._addresses.values():
                 address.unlink(missing_ok=True)
+        self._hand_over(parts)
         parts.scribe.stop(_LAST_WORDS_S)
         if not parts.sender.stop(_LAST_WORDS_S):
             _LOG.warning("the broker did not take the last reports; they are kept for the next start")
         self._celery.join(_LAST_WORDS_S)
         self._errands.stop()
         self._selector.close()
-        os.close(self._wake_read)
-        wake_write, self._wake_write = self._wake_write, -1
-        os.close(wake_write)
-
-    def _woken(self) -> None:
-        try:
-            while os.read(self._wake_read, 4096):
-                pass
-        except BlockingIOError:
-            pass
+        self._inbox.close()
 
     def _handle(self, parts: _Parts, event: lifecycle.Event) -> None:
         for instruction in parts.core.handle(event, boottime()):
             self._carry_out(parts, instruction)
 
+    def _hand_over(self, parts: _Parts) -> None:
+        """Let the scribe write what this turn has brought. Which host has an attempt waits for its start."""
+        if any(not isinstance(note, OnHost) for note in self._notes):
+            parts.scribe.write(*self._notes)
+            self._notes.clear()
+
     def _carry_out(self, parts: _Parts, instruction: lifecycle.Instruction) -> None:
         match instruction:
             case lifecycle.Report(item=item):
-                parts.scribe.write(item)
+                self._notes.append(item)
             case lifecycle.RunOnHost():
                 self._run(parts, instruction)
             case lifecycle.Record(attempts=attempts):
-                parts.scribe.write(Received(attempts=attempts))
+                self._notes.append(Received(attempts=attempts))
             case lifecycle.Forget(attempts=attempts):
                 ids = tuple(attempt_id for attempt_id, _ in attempts)
                 parts.sender.accepted(ids)
-                parts.scribe.write(Accepted(attempt_ids=ids))
+                self._notes.append(Accepted(attempt_ids=ids))
                 for attempt_id, stage in attempts:
                     if stage is not None:
                         self._errands.add(partial(_remove_stage, stage, attempt_id))
@@ -640,7 +634,7 @@ class _Supervisor:
             return  # its death is on the way
         order = instruction.order
         self._give(host.host_id, order)
-        parts.scribe.write(
+        self._notes.append(
             OnHost(
                 attempt_id=order.attempt_id,
                 pid=host.pid,
@@ -689,7 +683,9 @@ class _Supervisor:
                 self._evidence.pop(message.attempt_id, None)
                 self._adopted.discard(message.attempt_id)
                 usage, probe = parts.telemetry.end(message.attempt_id)
-                finished = replace(message, usage=usage, probe=probe)
+                finished = message
+                if usage is not None or probe is not None:
+                    finished = replace(message, usage=usage, probe=probe)
                 ended = lifecycle.HostFinished(host_id=host.host_id, finished=finished)
                 if finished.stuck and self._watch_stuck(parts.core, ended):
                     return

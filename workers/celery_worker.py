@@ -17,6 +17,7 @@ from typing import Any
 import celery.worker.state
 from celery import Celery, bootsteps
 from celery.app.trace import setup_worker_optimizations
+from celery.exceptions import InvalidTaskError
 from celery.worker import WorkController
 from celery.worker.consumer import Consumer as CeleryConsumer
 from kombu import messaging
@@ -26,7 +27,7 @@ from farm.broker.queues import node_control_queue, node_launch_queue
 from farm.model.ids import NodeId
 from farm.settings import Settings
 from farm.text import clean
-from farm.wire.messages import WIRE_VERSION, Control, Launch, UnknownMessage, load
+from farm.wire.messages import WIRE_VERSION, Control, Launch, UnknownMessage, load, load_parsed
 from farm.wire.queues import LAUNCH_HANDLER, control_queue
 
 _LOG = logging.getLogger(__name__)
@@ -35,8 +36,8 @@ _LOOK_S = 0.2
 _RESTART_S = 1.0
 _RECONNECT_S = 3.0
 """Left to itself, Celery tries less and less often, in the end every 30 s."""
-_POOL_THREADS = 2
-"""The handler only decodes: more threads would only fight for the interpreter."""
+_POOL_THREADS = 1
+"""Idle: the one handler runs in the loop, see `_at_once`."""
 
 
 class CeleryWorker:
@@ -101,7 +102,7 @@ class CeleryWorker:
             worker_cancel_long_running_tasks_on_connection_loss=True,
         )
         # Not shared: Celery would register it with every other application of this process too.
-        app.task(name=LAUNCH_HANDLER, ignore_result=True, shared=False)(self._launch)
+        app.task(name=LAUNCH_HANDLER, ignore_result=True, shared=False, Strategy=_at_once(self))(self._launch)
         app.steps["consumer"].add(_control_step(self))
         return app
 
@@ -140,15 +141,17 @@ class CeleryWorker:
 
     def _launch(self, message: Any) -> None:
         """The handler `farm.launch`: take the orders in."""
-        body = message if isinstance(message, str) else json.dumps(message)
         try:
-            launch: Launch = load(Launch, body)
+            launch: Launch = (
+                load(Launch, message) if isinstance(message, str) else load_parsed(Launch, message)
+            )
+            if launch.wire > WIRE_VERSION + 1:
+                raise UnknownMessage(
+                    f"it is of wire version {launch.wire}, this node speaks {WIRE_VERSION}: upgrade the node"
+                )
         except UnknownMessage as error:
+            body = message if isinstance(message, str) else json.dumps(message)
             self._unreadable(self._launch_queue.name, body.encode(), error)
-            return
-        if launch.wire > WIRE_VERSION + 1:
-            newer = f"it is of wire version {launch.wire}, this node speaks {WIRE_VERSION}: upgrade the node"
-            self._unreadable(self._launch_queue.name, body.encode(), newer)
             return
         self._on_launch(launch)
 
@@ -178,6 +181,27 @@ class CeleryWorker:
             consumer.add_task_queue(name)
         else:
             consumer.cancel_task_queue(name)
+
+
+def _at_once(owner: CeleryWorker) -> Any:
+    """The strategy (Celery's word for how a worker takes a message) that runs the handler in the loop.
+
+    Celery's own has a thread of the pool run it, which costs more than all that the handler does.
+    """
+
+    def strategy(_task: Any, _app: Celery, _consumer: Any, **_: Any) -> Callable[..., None]:
+        def take(message: Any, body: Any, *_: Any) -> None:
+            try:
+                arguments = message.payload[0] if body is None else body["args"]  # protocol 2; 1
+                launch = arguments[0]
+            except (LookupError, TypeError) as error:
+                raise InvalidTaskError(f"no launch in it: {error!r}") from error
+            owner._launch(launch)
+            message.ack_log_error(_LOG, owner._consumer.connection_errors)
+
+        return take
+
+    return staticmethod(strategy)
 
 
 def _control_step(owner: CeleryWorker) -> type[bootsteps.ConsumerStep]:

@@ -29,7 +29,9 @@ _NO_PIDFD_POLL_S = 0.01
 _NOT_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these, and what it starts would do so too."""
 _MOMENT_S = 0.005
-"""Most of a farm's tasks last longer; for those that do not, one message tells start and end."""
+"""So long may a start wait for the end, to be told with it."""
+BRIEF_S = 0.05
+"""Where the last task of a step was as short as this, the next one's start may wait a moment."""
 
 
 class Control(Protocol):

@@ -20,7 +20,7 @@ from typing import Any
 
 from farm.model.ids import AttemptId
 from workers.lifecycle import REMEMBERED, Stage
-from workers.linefile import LineFile
+from workers.linefile import LineFile, line_of
 
 _SLACK = 20_000
 """Superfluous lines that start a rewrite."""
@@ -79,7 +79,7 @@ class Journal:
     def _write(self, records: list[dict[str, Any]]) -> None:
         for record in records:
             self._take(record)
-        self._file.append(records)
+        self._file.append(map(line_of, records))
         if self._file.lines > 3 * len(self.entries) + len(self.accepted_ids) + _SLACK:
             self._compact()
 
@@ -118,4 +118,4 @@ class Journal:
                 )
             if entry.has_ended:
                 records.append({"ended": attempt_id})
-        self._file.rewrite(records)
+        self._file.rewrite(map(line_of, records))

@@ -16,6 +16,13 @@ from typing import Any, BinaryIO
 _LOG = logging.getLogger(__name__)
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def line_of(record: dict[str, Any]) -> bytes:
+    return _encode(record).encode()
+
+
 class LineFile:
     """Owned by one thread. Every method may raise OSError."""
 
@@ -43,9 +50,9 @@ class LineFile:
             else:
                 _LOG.warning("%s: line %d cannot be read and is skipped", self.path.name, number)
 
-    def append(self, records: Iterable[dict[str, Any]]) -> None:
-        """Add records with one write."""
-        lines = [json.dumps(record, separators=(",", ":")) for record in records]
+    def append(self, records: Iterable[bytes]) -> None:
+        """Add records, each a line of JSON without its end, with one write."""
+        lines = list(records)
         if not lines:
             return
         if self._file is None:
@@ -54,16 +61,16 @@ class LineFile:
             if self._file.tell() > 0:
                 # A line that a crash cut short must not swallow the next one.
                 self._file.write(b"\n")
-        self._file.write(("\n".join(lines) + "\n").encode())
+        self._file.write(b"\n".join(lines) + b"\n")
         self.lines += len(lines)
 
-    def rewrite(self, records: Iterable[dict[str, Any]]) -> None:
+    def rewrite(self, records: Iterable[bytes]) -> None:
         """Replace the whole content; a crash leaves the old or the new one."""
         self.close()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(record, separators=(",", ":")) for record in records]
+        lines = list(records)
         fresh = self.path.with_name(self.path.name + ".new")
-        fresh.write_bytes("".join(line + "\n" for line in lines).encode())
+        fresh.write_bytes(b"".join(line + b"\n" for line in lines))
         os.replace(fresh, self.path)
         self.lines = len(lines)
 

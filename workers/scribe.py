@@ -7,7 +7,6 @@ on and ends are still sent: only the memory across a crash is lost, and that is 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +21,8 @@ from workers.spool import Spool
 
 _LOG = logging.getLogger(__name__)
 _LINGER_S = 0.004
-"""For more notes to come: waking up costs more than writing one. What an attempt waits for does not wait."""
+"""For more notes to come, where the last ones came within as long: waking up costs more than writing one.
+What an attempt waits for does not wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,31 +63,45 @@ class Scribe:
         self._spool = spool
         self._on_recorded = on_recorded
         self._on_reports = on_reports
-        self._notes: queue.SimpleQueue[Note | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._notes: list[Note] = []
+        self._is_urgent = False
+        self._is_stopping = False
         self._is_failing = False
         self._thread = threading.Thread(target=self._run, name="scribe", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def write(self, note: Note) -> None:
+    def write(self, *notes: Note) -> None:
         """Hand over; from any thread."""
-        self._notes.put(note)
+        is_urgent = any(isinstance(note, Received) for note in notes)
+        with self._changed:
+            if is_urgent or not self._notes:
+                self._changed.notify()
+            self._is_urgent |= is_urgent
+            self._notes += notes
 
     def stop(self, timeout_s: float) -> None:
         """Write what was handed over, then end."""
-        self._notes.put(None)
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        taken_at = 0.0
         while True:
-            batch = [self._notes.get()]
-            if not isinstance(batch[0], Received | None):
-                time.sleep(_LINGER_S)
-            while not self._notes.empty():
-                batch.append(self._notes.get())
-            self._take([note for note in batch if note is not None])
-            if None in batch:
+            with self._changed:
+                self._changed.wait_for(lambda: self._notes or self._is_stopping)
+                if time.monotonic() - taken_at < 2 * _LINGER_S:
+                    self._changed.wait_for(lambda: self._is_urgent or self._is_stopping, _LINGER_S)
+                notes, self._notes, self._is_urgent = self._notes, [], False
+                is_last = self._is_stopping
+            taken_at = time.monotonic()
+            if notes:
+                self._take(notes)
+            if is_last:
                 self._journal.close()
                 self._spool.close()
                 return

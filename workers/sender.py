@@ -25,7 +25,10 @@ from farm.wire.messages import Finished, Heartbeat, LogChunk, Progress, Reports,
 _LOG = logging.getLogger(__name__)
 RESEND_S = 10.0
 BATCH_S = 0.01
-"""Least time between two rounds: what gathers meanwhile goes out together."""
+BUSY_BATCH_S = 0.025
+MANY = 5
+"""Least time between two rounds, the longer one after a round of `MANY` reports: what gathers meanwhile goes
+out together. A round does not wait until the one before is confirmed, which can take the sync of a disk."""
 TELEMETRY_S = 0.2
 """Least time between two rounds of progress and logs."""
 FLUSH_S = 5.0
@@ -45,7 +48,11 @@ class Publishes(Protocol):
     def publish(
         self, routing_key: str, body: bytes, *, persistent: bool, celery_task: str | None = None
     ) -> None: ...
-    def flush(self, timeout_s: float) -> None: ...
+    @property
+    def sent(self) -> int: ...
+    @property
+    def blocked(self) -> str: ...
+    def heard(self, wanted: int, timeout_s: float) -> int: ...
     def heartbeat(self) -> None: ...
     def close(self) -> None: ...
 
@@ -59,6 +66,9 @@ class _Round:
     parked: list[bytes] = field(default_factory=list)
     logs: list[LogChunk] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
+    sent_at: float = 0.0
+    mark: int = 0
+    """It is confirmed when so many messages of the connection are."""
 
     @property
     def is_empty(self) -> bool:
@@ -91,7 +101,8 @@ class Sender:
         self._telemetry_at = 0.0
         self._is_stopping = False
         self._stop_by = 0.0
-        self._in_flight = False
+        self._out: deque[_Round] = deque()
+        """Rounds that the broker has not confirmed yet, oldest first."""
         self._is_online = True
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
 
@@ -156,45 +167,45 @@ class Sender:
             self._changed.notify()
         self._thread.join(timeout_s + 1.0)
         with self._changed:
-            return not self._fresh and not self._in_flight
+            return not self._fresh and not self._out
 
     # --- its thread ---
 
     def _run(self) -> None:
         publisher = self._make_publisher()
         failures = 0
-        while True:
-            started = time.monotonic()
-            batch = self._next_round()
-            if batch is None:
-                break
+        while (batch := self._next_round()) is not None:
+            next_at = time.monotonic() + (BUSY_BATCH_S if len(batch.reports) >= MANY else BATCH_S)
             try:
-                if batch.is_empty:
-                    publisher.heartbeat()
-                else:
+                if not batch.is_empty:
                     self._send(publisher, batch)
+                elif not self._out:
+                    publisher.heartbeat()
+                self._hear(publisher, next_at)
                 failures = 0
                 self._say_online(None)
             except Unavailable as error:
-                self._put_back(batch)
+                self._put_back()
                 self._say_online(error)
                 publisher.close()
                 if self._pause(RETRY_S[min(failures, len(RETRY_S) - 1)]):
                     break
                 failures += 1
                 continue
-            self._pause(BATCH_S - (time.monotonic() - started))
+            self._pause(next_at - time.monotonic())
         publisher.close()
 
     def _next_round(self) -> _Round | None:
-        """Wait for something to do; None to end, an empty round when only the connection wants care."""
+        """Wait for something to do; None to end, an empty round when only the connection wants care or
+        what is out has to be confirmed."""
         with self._changed:
             give_up_at = time.monotonic() + IDLE_S
             while True:
                 now = time.monotonic()
+                if self._is_stopping and now >= self._stop_by:
+                    return None
                 batch = self._take(now)
-                if not batch.is_empty:
-                    self._in_flight = True
+                if not batch.is_empty or self._out:
                     return batch
                 if self._is_stopping:
                     return None
@@ -235,7 +246,9 @@ class Sender:
         return batch
 
     def _send(self, publisher: Publishes, batch: _Round) -> None:
-        """Raises Unavailable; what the broker has confirmed is then taken out of the round."""
+        """Hand a round to the broker. Raises Unavailable."""
+        batch.sent_at = time.monotonic()
+        self._out.append(batch)
         if batch.heartbeat is not None:
             publisher.publish(queues.HEARTBEATS, dump(batch.heartbeat), persistent=False)
         for first in range(0, len(batch.reports), MOST_ITEMS):
@@ -247,42 +260,48 @@ class Sender:
             publisher.publish(queues.REPORTS, dump(reports), persistent=True)
         for body in batch.parked:
             publisher.publish(queues.PARKED, body, persistent=True)
-        if batch.heartbeat is not None or batch.reports or batch.parked:
-            publisher.flush(FLUSH_S)
-            if batch.reports:
-                reach("agent.reported")
-            batch.heartbeat = None
-            batch.reports = []
-            batch.parked = []
         if batch.logs or batch.progress:
             telemetry = Telemetry(node_id=self._node_id, items=(*batch.logs, *batch.progress))
             publisher.publish(queues.TELEMETRY, dump(telemetry), persistent=False)
-            publisher.flush(FLUSH_S)
-            batch.logs = []
-        with self._changed:
-            self._in_flight = False
+        batch.mark = publisher.sent
 
-    def _put_back(self, batch: _Round) -> None:
+    def _hear(self, publisher: Publishes, until: float) -> None:
+        """Take out the rounds that the broker confirms by then. Raises Unavailable when it takes too long."""
+        if not self._out:
+            return
+        heard = publisher.heard(self._out[-1].mark, max(until - time.monotonic(), 0.0))
+        while self._out and self._out[0].mark <= heard:
+            if self._out.popleft().reports:
+                reach("agent.reported")
+        if self._out and time.monotonic() - self._out[0].sent_at > FLUSH_S:
+            why = publisher.blocked or f"no confirm for {len(self._out)} rounds"
+            raise Unavailable(f"the broker did not confirm within {FLUSH_S:.0f} s: {why}")
+
+    def _put_back(self) -> None:
+        """What the broker has not confirmed goes out again, in the order in which it went."""
         with self._changed:
-            self._in_flight = False
-            if batch.heartbeat is not None:
-                if self._heartbeat is None:
-                    self._heartbeat = batch.heartbeat
-                elif self._heartbeat.capabilities is None:
-                    self._heartbeat = _with_capabilities(self._heartbeat, batch.heartbeat)
-            known = {item.attempt_id for item in self._fresh if isinstance(item, Finished)}
-            self._fresh[:0] = [
-                item
-                for item in batch.reports
-                if isinstance(item, Started)
-                or (item.attempt_id in self._unaccepted and item.attempt_id not in known)
-            ]
+            while self._out:
+                self._put_back_round(self._out.pop())
             # What was confirmed to a broker that then failed may be lost with it.
             for attempt_id in self._resend_at:
                 self._resend_at[attempt_id] = 0.0
-            self._parked[:0] = batch.parked
-            for chunk in reversed(batch.logs):
-                self._keep_log(chunk, newest=False)
+
+    def _put_back_round(self, batch: _Round) -> None:
+        if batch.heartbeat is not None:
+            if self._heartbeat is None:
+                self._heartbeat = batch.heartbeat
+            elif self._heartbeat.capabilities is None:
+                self._heartbeat = _with_capabilities(self._heartbeat, batch.heartbeat)
+        known = {item.attempt_id for item in self._fresh if isinstance(item, Finished)}
+        self._fresh[:0] = [
+            item
+            for item in batch.reports
+            if isinstance(item, Started)
+            or (item.attempt_id in self._unaccepted and item.attempt_id not in known)
+        ]
+        self._parked[:0] = batch.parked
+        for chunk in reversed(batch.logs):
+            self._keep_log(chunk, newest=False)
 
     def _keep_log(self, chunk: LogChunk, *, newest: bool) -> None:
         """Keep it, and drop the oldest text when there is too much."""

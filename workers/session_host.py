@@ -43,7 +43,7 @@ from farm.wire.messages import (
 )
 from workers import containment, plain, staging
 from workers.agent_link import AgentLink
-from workers.command import run_command
+from workers.command import BRIEF_S, run_command
 from workers.endings import Ending, Verdict, judge, one_line
 from workers.evidence import FileWatch, Sampler
 from workers.output import Output, licence_statuses, parser_for
@@ -354,6 +354,8 @@ class Host:
         self.session: StepSession | None = None
         """Open after the last task, for the next one of its step."""
         self._session_of: tuple[Any, ...] = ()
+        self._brief: tuple[str, str] | None = None
+        """The step of the last attempt, if that was a short one."""
         self._root = root
         self.is_empty = False
         """The last attempt has left no process: none of its own, none that is spared."""
@@ -375,11 +377,14 @@ class Host:
             if self.session is not None and self._session_of != _session_key(run):
                 self._close_session()
             started = Started(attempt_id=run.order.attempt_id)
-            if run.script.output is None:
+            step = run.script.job_uid, run.script.step
+            if step == self._brief:
                 self.link.hold_back(started)  # it may have ended before anybody has read that
             else:
                 self.link.send(started)
-            self.link.send(Attempt(run, self).make())
+            finished = Attempt(run, self).make()
+            self._brief = step if finished.runtime_s < BRIEF_S else None
+            self.link.send(finished)
 
     @property
     def spared(self) -> frozenset[int]:

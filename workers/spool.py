@@ -14,7 +14,7 @@ from pathlib import Path
 
 from farm.model.ids import AttemptId
 from farm.wire.messages import Finished, UnknownMessage, dump, load
-from workers.linefile import LineFile
+from workers.linefile import LineFile, line_of
 
 _LOG = logging.getLogger(__name__)
 _SLACK = 5_000
@@ -45,11 +45,11 @@ class Spool:
     def add(self, reports: Iterable[Finished]) -> None:
         reports = tuple(reports)
         self.waiting |= {report.attempt_id: report for report in reports}
-        self._file.append({"finished": json.loads(dump(report))} for report in reports)
+        self._file.append(map(_line, reports))
 
     def accept(self, attempt_ids: Iterable[AttemptId]) -> None:
         known = [attempt_id for attempt_id in attempt_ids if self.waiting.pop(attempt_id, None) is not None]
-        self._file.append({"accepted": attempt_id} for attempt_id in known)
+        self._file.append(line_of({"accepted": attempt_id}) for attempt_id in known)
         if self._file.lines > 2 * len(self.waiting) + _SLACK:
             self._compact()
 
@@ -57,4 +57,8 @@ class Spool:
         self._file.close()
 
     def _compact(self) -> None:
-        self._file.rewrite({"finished": json.loads(dump(report))} for report in self.waiting.values())
+        self._file.rewrite(map(_line, self.waiting.values()))
+
+
+def _line(report: Finished) -> bytes:
+    return b'{"finished":' + dump(report) + b"}"

@@ -37,7 +37,7 @@ class Publisher:
         self._sent = 0
         self._unconfirmed: dict[int, None] = {}  # delivery tags, in order
         self._refused = 0
-        self._blocked = ""
+        self.blocked = ""
         """Why the broker takes nothing at present."""
         self.unroutable: set[str] = set()
         """Routing keys that had no queue since this was last cleared; their messages are gone."""
@@ -73,30 +73,48 @@ class Publisher:
             self.close()
             raise Unavailable(f"the broker cannot be reached: {error}") from error
 
-    def flush(self, timeout_s: float) -> None:
-        """Wait until the broker has confirmed everything published; raises Unavailable if it does not."""
+    @property
+    def sent(self) -> int:
+        """Messages handed over on this connection; 0 where the broker confirms nothing."""
+        return self._sent
+
+    def heard(self, wanted: int, timeout_s: float) -> int:
+        """How many of this connection's first messages are confirmed: at once when there are `wanted`, else
+        when the time is over. Raises Unavailable when the broker is lost or refuses one."""
         if not self._is_amqp or self._connection is None:
-            return
+            return self._sent
         deadline = time.monotonic() + timeout_s
         try:
-            while self._unconfirmed and not self._refused:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError(f"no confirm for {len(self._unconfirmed)} messages")
-                self._connection.drain_events(timeout=left)
-        except (*BROKER_ERRORS, TimeoutError) as error:
-            why = self._blocked or error
+            while self._first_confirmed() < wanted and not self._refused:
+                # What has arrived is read, however late it is.
+                self._connection.drain_events(timeout=max(deadline - time.monotonic(), 0.001))
+        except TimeoutError:
+            pass
+        except BROKER_ERRORS as error:
+            why = self.blocked or error
             self.close()
-            raise Unavailable(f"the broker did not confirm within {timeout_s:.0f} s: {why}") from error
+            raise Unavailable(f"the broker connection was lost: {why}") from error
         if self._refused:
             self.close()
             raise Unavailable("the broker refused a message (its disk or memory limit?)")
+        return self._first_confirmed()
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until the broker has confirmed everything published; raises Unavailable if it does not."""
+        missing = self._sent - self.heard(self._sent, timeout_s)
+        if missing > 0:
+            why = self.blocked or f"no confirm for {missing} messages"
+            self.close()
+            raise Unavailable(f"the broker did not confirm within {timeout_s:.0f} s: {why}")
+
+    def _first_confirmed(self) -> int:
+        return next(iter(self._unconfirmed)) - 1 if self._unconfirmed else self._sent
 
     def close(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
         self._sent = self._refused = 0
         self._unconfirmed.clear()
-        self._blocked = ""
+        self.blocked = ""
         if connection is not None:
             try:
                 connection.collect(socket_timeout=1)
@@ -142,7 +160,7 @@ class Publisher:
 
     def _on_blocked(self, reason: str) -> None:
         # The reason in RabbitMQ's own words is not handed on by py-amqp; it blocks for these two only.
-        self._blocked = "it is low on memory or disk, and takes nothing (rabbitmqctl status says which)"
+        self.blocked = "it is low on memory or disk, and takes nothing (rabbitmqctl status says which)"
 
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         if not multiple:

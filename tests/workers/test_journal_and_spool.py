@@ -16,7 +16,7 @@ from farm.model.states import Outcome
 from farm.wire.messages import Finished, Started
 from workers.journal import Journal
 from workers.lifecycle import REMEMBERED, Stage
-from workers.linefile import LineFile
+from workers.linefile import LineFile, line_of
 from workers.scribe import Accepted, Received, Scribe
 from workers.spool import Spool
 
@@ -121,12 +121,12 @@ def test_a_line_that_was_cut_short_harms_no_other(tmp_path: Path, cut: int) -> N
     path = tmp_path / "lines"
     path.unlink(missing_ok=True)
     lines = LineFile(path)
-    lines.append([{"n": 1}, {"n": 2, "text": "x" * 50}])
+    lines.append(map(line_of, [{"n": 1}, {"n": 2, "text": "x" * 50}]))
     lines.close()
     whole = path.read_bytes()
     path.write_bytes(whole[: max(len(whole) - cut, 0)])
     again = LineFile(path)
-    again.append([{"n": 3}])
+    again.append([line_of({"n": 3})])
     again.close()
     read = list(LineFile(path).read())
     assert read[-1] == {"n": 3}

@@ -41,6 +41,11 @@ class Broker:
         self.closes = 0
         self._changed = threading.Condition()
         self._open: list[tuple[str, object, bool]] = []
+        self.is_slow = False
+        """Takes messages and confirms none."""
+        self.sent = 0
+        self.blocked = ""
+        self.taken: list[object] = []
 
     def publish(
         self, routing_key: str, body: bytes, *, persistent: bool, celery_task: str | None = None
@@ -48,15 +53,28 @@ class Broker:
         if not self.is_up:
             raise Unavailable("the broker cannot be reached")
         message = body if routing_key == queues.PARKED else load(FromNode, body)
-        self._open.append((routing_key, message, persistent))
-
-    def flush(self, timeout_s: float) -> None:
-        opened, self._open = self._open, []
-        if not self.is_up:
-            raise Unavailable("the broker did not confirm")
         with self._changed:
+            self._open.append((routing_key, message, persistent))
+            self.sent += 1
+            self.taken.append(message)
+            self._changed.notify_all()
+
+    def heard(self, wanted: int, timeout_s: float) -> int:
+        if not self.is_up:
+            raise Unavailable("the broker was lost")
+        with self._changed:
+            if self.is_slow:
+                self._changed.wait_for(lambda: not self.is_slow, timeout_s)
+                return self.sent - len(self._open)
+            opened, self._open = self._open, []
             self.kept += opened
             self.flushes += 1
+            self._changed.notify_all()
+            return self.sent
+
+    def confirm(self) -> None:
+        with self._changed:
+            self.is_slow = False
             self._changed.notify_all()
 
     def heartbeat(self) -> None:
@@ -65,6 +83,7 @@ class Broker:
     def close(self) -> None:
         with self._changed:
             self._open = []
+            self.sent = 0
             self.closes += 1
             self._changed.notify_all()
 
@@ -121,6 +140,36 @@ def test_what_gathers_while_a_round_is_out_goes_together(sender: Sender, broker:
         sender.reports([end(AttemptId(str(number)))])
     broker.until(lambda: len(items(broker)) == 400)
     assert len(broker.of(Reports)) < 40
+
+
+def test_a_report_does_not_wait_for_the_broker_to_confirm_the_one_before(
+    sender: Sender, broker: Broker
+) -> None:
+    broker.is_slow = True
+    sender.reports([Started(attempt_id=A)])
+    broker.until(lambda: len(broker.taken) == 1)
+    sender.reports([Started(attempt_id=B)])
+    broker.until(lambda: len(broker.taken) == 2)
+    assert not broker.kept
+    broker.confirm()
+    broker.until(lambda: items(broker) == [Started(attempt_id=A), Started(attempt_id=B)])
+
+
+def test_what_a_broker_never_confirms_goes_out_again_in_its_order(
+    sender: Sender, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender_module, "FLUSH_S", 0.1)
+    broker.is_slow = True
+    sender.heartbeat(beat(1, Capabilities(cpus=3)))
+    broker.until(lambda: len(broker.taken) == 1)
+    sender.reports([Started(attempt_id=A), end(A)])
+    broker.until(lambda: len(broker.taken) == 2)
+    sender.reports([Started(attempt_id=B)])
+    broker.until_closed()
+    broker.confirm()
+    broker.until(lambda: len(items(broker)) == 3)
+    assert items(broker) == [Started(attempt_id=A), end(A), Started(attempt_id=B)]
+    assert broker.of(Heartbeat) == [beat(1, Capabilities(cpus=3))]
 
 
 def test_an_end_is_sent_again_until_it_is_accepted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
