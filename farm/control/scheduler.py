@@ -342,7 +342,10 @@ class Scheduler:
         hearing = nodes.heard(db, beat, rival_s=settings.lease_s)
         if hearing.refused:
             _LOG.warning("refused %s: %s", beat.node_id, hearing.refused)
-            answers.append((beat.node_id, HeartbeatAnswer(sequence=beat.sequence, refused=hearing.refused)))
+            # Twice: two agents of one name take from the node's queue in turn, and with one answer to each
+            # of them every refusal would go to the other one, for ever.
+            refusal = HeartbeatAnswer(sequence=beat.sequence, refused=hearing.refused)
+            answers += [(beat.node_id, refusal)] * 2
             return
         if hearing.wants_hello:
             answers.append((beat.node_id, SayHello()))

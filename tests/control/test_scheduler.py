@@ -230,6 +230,30 @@ def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(engine: sa.Engine, n
     assert memory.Channel.queues[names.PARKED].qsize() == 2
 
 
+def test_two_agents_of_one_name_both_hear_what_is_said_to_each(node: PlayedNode) -> None:
+    """They take from one queue in turn: the first must hear its answers, the second that it is refused."""
+
+    def rival(sequence: int) -> None:
+        beat = Heartbeat(node_id=NODE, session="s2", boot_id="b2", sequence=sequence)
+        node.say(names.HEARTBEATS, beat)
+
+    def answers() -> list[bool]:
+        node.take()
+        return [bool(said["refused"]) for said in node.control if said["kind"] == "heartbeat-answer"]
+
+    node.beat()
+    wait_until(answers, "the first one is taken")
+    for sequence in range(4):
+        before = len(answers())
+        rival(sequence)
+        wait_until(lambda n=before: len(answers()) > n + 1, "the second one is refused")  # type: ignore[misc]
+        before = len(answers())
+        node.beat()
+        wait_until(lambda n=before: len(answers()) > n, "the first one is answered")  # type: ignore[misc]
+    for dealt in (answers()[0::2], answers()[1::2]):
+        assert {True, False} == set(dealt)
+
+
 def test_what_the_database_refuses_does_not_keep_the_rest_out(
     engine: sa.Engine, node: PlayedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
