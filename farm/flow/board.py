@@ -337,6 +337,7 @@ class Board:
             load_s=groups.load_s[rows],
             able=self._able(rows),
             ready=groups.ready[rows],
+            are_few=groups.left[rows] <= self.weights.probe_tasks,
             is_patient=groups.served[rows] + self.weights.cap_patience_s > self._priced_at,
         )
         groups.scored(rows, found.advantage, found.is_known)

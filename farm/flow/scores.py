@@ -57,12 +57,14 @@ def scores(
     load_s: Floats,
     able: Bools,
     ready: npt.NDArray[np.int64],
+    are_few: Bools,
     is_patient: Bools,
 ) -> Scores:
     """Score groups (rows) on device models (columns).
 
-    load_s: what loading adds to each of the tasks that a device would take, of each group. is_patient: groups
-    that have not yet waited for so long that they start anywhere.
+    load_s: what loading adds to each of the tasks that a device would take, of each group. are_few: groups
+    with too little left to profit from what their first tasks teach. is_patient: groups that have not yet
+    waited for so long that they start anywhere.
     """
     price, slots = farm.price, farm.slots
     doubted = np.exp(np.minimum(weights.caution * sd**2, 1.0))
@@ -81,13 +83,15 @@ def scores(
         # Where the doubt is large, so is the harm that a slow device may do.
         doubt = np.exp(np.minimum(UPPER_Z * sd, 1.5) - 0.26)
         slow = (median > farm.cap * mean[:, None]) & (median * np.maximum(doubt, 1.0) > farm.mean_task_s)
-        slow &= is_patient[:, None]
+        is_known = sd.min(axis=1) < _PROBE_SD
+        # Of a few unknown tasks no gain can be predicted that would be worth waiting for.
+        slow &= (is_patient & (is_known | ~are_few))[:, None]
     advantage[~able | slow] = -np.inf
     return Scores(
         advantage=advantage,
         best=np.where(np.isfinite(best), best, 0.0),
         mean_s=mean,
-        is_known=sd.min(axis=1) < _PROBE_SD,
+        is_known=is_known,
     )
 
 

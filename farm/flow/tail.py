@@ -27,6 +27,8 @@ class Tail:
     def is_worth(self, at: int, row: int, now: float) -> bool:
         """Whether the better devices would not have done all that waits before the group's task ends here."""
         waiting, places = self._waiting, self._places
+        if waiting.is_few_and_unknown(row):
+            return True
         step = int(waiting.step[row])
         median = self._times.median_s[step][places.model] * places.factor
         cold, warm = self._times.load_s(step)

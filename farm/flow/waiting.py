@@ -328,6 +328,11 @@ class Waiting:
         self.epoch += 1
         self.changes.clear()
 
+    def is_few_and_unknown(self, row: int) -> bool:
+        """A few tasks of a step that nothing is known of: no gain can be predicted that would be worth a
+        wait, and too little is left to profit from what the first teach."""
+        return bool(not self.is_known[row] and self.left[row] <= self.weights.probe_tasks)
+
     def can_start(self, row: int, room: Room, device: Device) -> bool:
         """Whether a task of the group has room there now; what the kind refuses for good apart."""
         group = self[row]

@@ -141,6 +141,15 @@ def test_in_the_tail_a_slow_device_is_left_idle_when_the_fast_one_will_be_done_s
     assert where(eager.round(0.0, 9)) == {1: ["s"]}
 
 
+@pytest.mark.parametrize("runs", [[], known(1, 600)], ids=["unknown", "known"])
+def test_a_few_tasks_that_nothing_is_known_of_wait_for_no_better_device(runs: list[Run]) -> None:
+    nodes = [node("f", uses=(Use(device_id="gpu", step_id=StepId(9), since=0.0),)), node("s", SLOW)]
+    few = board(nodes, [group(1, profile=COMPUTE, ready=2)], runs=runs, weights=Weights())
+    assert few.round(1.0, 9) == () if runs else where(few.round(1.0, 9)) == {1: ["s"]}
+    many = board(nodes, [group(1, profile=COMPUTE, ready=200)], runs=runs, weights=Weights(backlog_s=1e9))
+    assert many.round(1.0, 9) == ()
+
+
 @pytest.mark.parametrize(
     ("profile", "before", "best"), [(COMPUTE, BANDWIDTH, "f"), (BANDWIDTH, COMPUTE, "w")]
 )
