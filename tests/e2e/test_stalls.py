@@ -169,6 +169,30 @@ def test_bpys_own_hang_at_its_exit_costs_no_frame(farm: FarmUnderTest, tmp_path:
     assert not processes_with(str(script))
 
 
+@pytest.mark.renderer
+def test_cycles_between_sample_1_and_513_is_left_alone(
+    farm: FarmUnderTest, blender_scenes: Path, tmp_path: Path
+) -> None:
+    """For longer than the farm's patience of 4 s, and without a line."""
+    many = "__import__('bpy').context.scene.cycles.samples = 4000"
+    job_id = farm.submit(
+        str(blender_scenes / "small.blend"), "--frames", "1-2", "--output", str(tmp_path / "####.png"),
+        "--", "--python-expr", many,
+    )  # fmt: skip
+
+    def silent_for_long() -> list[Any]:
+        found = [i for i in farm.get("/stalled", silent=True)["items"] if i["attempt"]["job_id"] == job_id]
+        assert {i["stall"]["kind"] for i in found} <= {"silent"}
+        now = farm.get("/farm")["now"]
+        return [i for i in found if now - i["stall"]["since"] > 4]
+
+    wait_until(silent_for_long, "Cycles is silent", timeout_s=180, pause_s=0.2)
+    assert farm.wait_for_job(job_id, timeout_s=200) == "done"
+    assert [attempt["outcome"] for attempt in farm.attempts(job_id)] == ["succeeded"] * 2
+    kinds = [event["kind"] for event in farm.get("/events", limit=1000)["items"] if event["job_id"] == job_id]
+    assert "attempt-stalled" not in kinds
+
+
 def test_one_that_has_written_its_file_is_ended_and_its_file_taken(
     farm: FarmUnderTest, tmp_path: Path
 ) -> None:
