@@ -79,10 +79,8 @@ class Tap:
         self.taken: list[tuple[str, Message]] = []
         self._queues = {}
         for key in keys:
-            queue = Queue(f"tap.{key}", routing_key=key, exchange=names.EXCHANGE, durable=False)(
-                self._channel
-            )
-            self._channel.queue_declare(queue=queue.name, durable=False)
+            queue = Queue(f"tap.{key}", routing_key=key, exchange=names.EXCHANGE, durable=True)(self._channel)
+            self._channel.queue_declare(queue=queue.name, durable=True)
             self._channel.queue_bind(queue=queue.name, exchange=names.EXCHANGE, routing_key=key)
             self._queues[key] = queue
         self._producer = connection.Producer(self._channel)
