@@ -121,6 +121,9 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
     that must wait are counted by none: a slot that is kept free for them would do nothing.
     """
     query = _GROUPS if job_id is None else _GROUPS.where(_STEP.c.job_id == job_id)
+    waiting = db.execute(query).mappings().all()
+    if not waiting:
+        return []
     delayed: dict[int, int] = {}
     avoiding: dict[int, dict[str, int]] = {}
     for held in db.execute(_HELD_BACK):
@@ -136,7 +139,7 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
                 if len(excluded[text]) == len(open_nodes):
                     del texts[text]  # nobody else could try first
     found = []
-    for row in db.execute(query).mappings():
+    for row in waiting:
         avoided = avoiding.get(row["id"], {})
         group = Group(
             step_id=StepId(row["id"]),
