@@ -277,6 +277,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # files
     Mutant(
+        name="the private directories of an ended job stay",
+        cuts=(Cut("farm.store.jobs:_owe_tidying", "if not job.output_directories:", "if True:"),),
+        profile="calm",
+        said="I10",
+    ),
+    Mutant(
         name="a file is told by its size alone",
         cuts=(Cut("workers.staging:_is_this", "and inode in (None, status.st_ino)", ""),),
         said="I2",

@@ -1,7 +1,8 @@
 """The farm's core as a state machine: any message ever sent may come at any time, and come again.
 
 Real: the scheduler's rounds, the store's verbs on SQLite, the decisions of `farm.flow`. Hypothesis plays the
-nodes, the clock, a second scheduler and people, and makes what it finds short.
+nodes, the clock, a second scheduler and people, and makes what it finds short. Each history ends with nodes
+that do as they are told: then every task must end.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from tests.simulation.mutants import MUTANTS, Cut, Mutant, planted
 from tests.simulation.truth import Truth
 
 NODES = ("node0", "node1")
+ENDS_WITHIN = 60
+"""Times that obedient nodes are heard, two minutes apart, until every task must have ended."""
 _index = st.integers(0, 1_000)
 
 
@@ -87,6 +90,9 @@ class Core(RuleBasedStateMachine):
         self.broker = _Broker()
         self.sent: list[bytes] = []
         self.sequence = 0
+        self.is_broken = False
+        self.promised: dict[str, JobId] = {}
+        """Idempotency key to the job that its client was told."""
         self.actors = [_Actor("scheduler0"), _Actor("scheduler1")]
         self.schedulers = [
             Scheduler(
@@ -104,8 +110,39 @@ class Core(RuleBasedStateMachine):
         self.submit("staged", 2)
 
     def teardown(self) -> None:
-        if hasattr(self, "kernel"):
-            self.kernel.current = None
+        if hasattr(self, "kernel") and not self.is_broken:
+            self._come_to_an_end()
+
+    def _come_to_an_end(self) -> None:
+        """I3: whatever came before, when nodes do as they are told every task ends."""
+        ask = self.database.ask
+        for _ in range(ENDS_WITHIN):
+            left = ask("SELECT id, state FROM task WHERE state NOT IN ('done', 'failed', 'cancelled')")
+            if not left:
+                self.the_rows_agree()
+                return
+            for index, _ in enumerate(ask("SELECT id FROM job")):
+                self.retry(index, TaskState.HELD)
+            for index, node in enumerate(NODES):
+                self.beat(0, index)
+                self.beat(1, index)
+                for which in (0, 1):
+                    self._round(which)
+                for (attempt_id,) in self._given_to(node):
+                    for item in (
+                        Started(attempt_id=AttemptId(attempt_id)),
+                        Finished(attempt_id=AttemptId(attempt_id), outcome=Outcome.SUCCEEDED),
+                    ):
+                        self._report(0, node, item)
+                        self._report(1, node, item)
+            self.kernel.now += 120.0
+        raise Violation(f"I3: {len(left)} tasks never end, such as {left[0]}")
+
+    def _given_to(self, node: str) -> list[Any]:
+        return self.database.ask(
+            "SELECT id FROM attempt WHERE node_id = ? AND state IN ('assigned', 'running', 'cancelling')",
+            node,
+        )
 
     # --- the farm ---
 
@@ -114,12 +151,12 @@ class Core(RuleBasedStateMachine):
         self.sent += bodies
         self.broker.due = list(bodies)
         self.kernel.current = actor  # type: ignore[assignment]
+        was_broken, self.is_broken = self.is_broken, True
         try:
-            if renews and not scheduler._leads():
-                return
-            if scheduler._lead is not None:
+            if (not renews or scheduler._leads()) and scheduler._lead is not None:
                 with contextlib.suppress(NotLeader):
                     scheduler._round()
+            self.is_broken = was_broken
         finally:
             self.kernel.current = None
 
@@ -149,10 +186,7 @@ class Core(RuleBasedStateMachine):
     def beat(self, which: int, node: int) -> None:
         """It lists what the farm has given it, and the farm has not been told the end of."""
         self.sequence += 1
-        listed = self.database.ask(
-            "SELECT id FROM attempt WHERE node_id = ? AND state IN ('assigned', 'running', 'cancelling')",
-            NODES[node],
-        )
+        listed = self._given_to(NODES[node])
         told = Heartbeat(
             node_id=NodeId(NODES[node]),
             session=f"session of {NODES[node]}",
@@ -221,6 +255,19 @@ class Core(RuleBasedStateMachine):
             with writing(self.database.engine) as db:
                 jobs.submit(db, submission, replace(plan, uid=self.kernel.new_id()), actor="anna")
 
+    @rule(key=st.sampled_from(("a", "b")), is_changed=st.booleans())
+    def submit_with_a_key(self, key: str, is_changed: bool) -> None:
+        """I9: a client that had no answer asks again: the same key is the same job."""
+        if key not in self.promised and len(self.database.ask("SELECT id FROM job")) >= 3:
+            return
+        submission, plan = _plan(1, "staged", 1)
+        digest = "another" if is_changed and key in self.promised else "d"
+        with contextlib.suppress(FarmError), writing(self.database.engine) as db:
+            plan = replace(plan, uid=self.kernel.new_id())
+            job_id, _ = jobs.submit(db, submission, plan, actor="anna", key=key, digest=digest)
+            if self.promised.setdefault(key, job_id) != job_id:
+                raise Violation(f"I9: key {key} is job {self.promised[key]} and job {job_id}")
+
     def _a_job(self, index: int) -> JobId:
         found = self.database.ask("SELECT id FROM job ORDER BY id")
         return JobId(found[index % len(found)][0])
@@ -246,7 +293,9 @@ class Core(RuleBasedStateMachine):
     def the_rows_agree(self) -> None:
         if not hasattr(self, "truth"):
             return
+        was_broken, self.is_broken = self.is_broken, True
         self.truth._check_counts()
+        self.truth._check_counters()
         ask = self.database.ask
         doubled = ask(
             "SELECT task_id FROM attempt WHERE state = 'succeeded'"
@@ -262,6 +311,9 @@ class Core(RuleBasedStateMachine):
         assert not homeless, f"tasks whose state their attempt does not bear out: {homeless}"
         for (payload,) in ask("SELECT payload FROM outbox"):
             assert json.loads(payload)
+        for key, job_id in self.promised.items():
+            assert ask("SELECT 1 FROM job WHERE id = ?", job_id), f"I9: job {job_id} of {key} is gone"
+        self.is_broken = was_broken
 
 
 def _machine() -> Capabilities:
@@ -298,7 +350,7 @@ FOUND_HERE = (
         name="a node's report on another node's attempt counts",
         cuts=(
             Cut(
-                "farm.store.dispatching:finished",
+                "farm.store.dispatching:_finished_apart",
                 'if row is None or row["node_id"] != node_id:',
                 "if row is None:",
             ),
@@ -306,15 +358,31 @@ FOUND_HERE = (
     ),
     Mutant(
         name="a node's start of another node's attempt counts",
-        cuts=(Cut("farm.store.dispatching:started", "                _ATTEMPT.c.node_id == node_id,\n", ""),),
+        cuts=(
+            Cut(
+                "farm.store.dispatching:_starting",
+                '            _ATTEMPT.c.node_id == sa.bindparam("of_node"),\n',
+                '            sa.bindparam("of_node", type_=sa.String()).is_not(None),\n',
+            ),
+        ),
     ),
     Mutant(
         name="an attempt of another task is taken for the publisher",
         cuts=(
             Cut(
-                "farm.store.dispatching:finished",
+                "farm.store.dispatching:_finished_apart",
                 'if publisher_row is not None and publisher_row["task_id"] != row["task_id"]:',
                 "if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a step whose turn has come is not opened",
+        cuts=(
+            Cut(
+                "farm.flow.report:advance",
+                "(by_frame if step.by_frame else unlock).append(step.id)",
+                "pass",
             ),
         ),
     ),
@@ -327,9 +395,18 @@ FOUND_HERE = (
             "a second end of an attempt counts",
             "a step's counts do not move along",
             "the lease of a dead attempt is renewed",
+            "a lost node spends the task's retries",
+            "a submit with a known key makes another job",
         )
     ),
 )
+
+
+def test_every_mutant_fits_the_code() -> None:
+    assert len(FOUND_HERE) == 10
+    for mutant in FOUND_HERE:
+        with planted(mutant):
+            pass
 
 
 @pytest.mark.faults

@@ -5,10 +5,11 @@ Only rows, files and running renderers are looked at, never the state of the cod
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from farm.flow.report import MAX_FAULTS, MAX_STARTS
 from farm.model.states import ATTEMPT_MOVES, TASK_MOVES, AttemptState, Outcome, TaskState
@@ -335,7 +336,11 @@ class Truth:
         for (attempt_id,) in self.database.ask("SELECT id FROM attempt WHERE state = 'succeeded'"):
             if chunks.get(attempt_id) != 2:
                 raise Violation(f"I14: {chunks.get(attempt_id)} of 2 pieces of the log of {attempt_id[:8]}")
+        self._check_litter()
 
-    def litter(self, output: Path) -> list[Any]:
-        """Private directories that are left below an output directory."""
-        return sorted(path.name for path in output.rglob(".farm*")) if output.exists() else []
+    def _check_litter(self) -> None:
+        for (directories,) in self.database.ask("SELECT output_directories FROM job"):
+            for directory in json.loads(directories):
+                private = sorted(str(path) for path in Path(directory).rglob(".farm/*"))
+                if private:
+                    raise Violation(f"I10: private directories are left of a job that has ended: {private}")
