@@ -229,6 +229,8 @@ def expire(
     """
     if attempt.state not in LIVE_ATTEMPTS:
         return Settlement()
+    if task.attempt_id == attempt.id and task.state is TaskState.HELD:
+        return Settlement()  # for this very reason: the attempt may still be running
     owns = task.attempt_id == attempt.id and task.state in LIVE_TASKS
     silent = f"{attempt.node_id} is silent"
     is_asked = attempt.ends_as is not None

@@ -13,6 +13,7 @@ from farm.flow.report import (
     MAX_STARTS,
     AttemptFacts,
     JobFacts,
+    Settlement,
     StepFacts,
     TaskFacts,
     advance,
@@ -145,6 +146,12 @@ def test_an_exclusive_task_never_starts_again_while_its_attempt_may_live(
 ) -> None:
     change = expire(replace(task, attempt_id=MINE), an_attempt(state=state), Isolation.EXCLUSIVE)
     assert change.task is not TaskState.READY
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_an_attempt_whose_task_is_held_for_it_is_not_given_up(isolation: Isolation) -> None:
+    held = replace(a_task(), attempt_id=MINE, state=TaskState.HELD)
+    assert expire(held, an_attempt(), isolation) == Settlement()
 
 
 def test_a_failed_task_is_tried_again_until_its_retries_are_spent() -> None:
