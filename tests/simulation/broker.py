@@ -122,6 +122,9 @@ class SimPublisher:
     broker: Broker
     link: Link
     unroutable: set[str] = field(default_factory=set)
+    blocked: str = ""
+    sent: int = 0
+    """As in the real one: messages handed over on this connection."""
     _is_pending: bool = False
 
     def publish(
@@ -135,7 +138,13 @@ class SimPublisher:
             self.broker.declare(routing_key)
         if not self.broker.publish(routing_key, body, is_persistent=persistent):
             self.unroutable.add(routing_key)
+        self.sent += 1
         self._is_pending = True
+
+    def heard(self, wanted: int, timeout_s: float) -> int:
+        """All at once, or the time is over."""
+        self.flush(timeout_s)
+        return self.sent
 
     def flush(self, timeout_s: float) -> None:
         self.broker.kernel.checkpoint("flush")
@@ -154,6 +163,7 @@ class SimPublisher:
 
     def close(self) -> None:
         self._is_pending = False
+        self.sent = 0
 
 
 class SimIntake:

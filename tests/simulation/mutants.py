@@ -268,9 +268,10 @@ MUTANTS: tuple[Mutant, ...] = (
         name="the broker's confirm is taken for the farm's word",
         cuts=(
             Cut(
-                "workers.sender:Sender._send",
-                "        batch.reports = []\n",
-                "        self.accepted(i.attempt_id for i in batch.reports)\n        batch.reports = []\n",
+                "workers.sender:Sender._hear",
+                "        if self._out.popleft().reports:\n",
+                "        self.accepted(i.attempt_id for i in self._out[0].reports)\n"
+                "        if self._out.popleft().reports:\n",
             ),
         ),
         seeds=120,

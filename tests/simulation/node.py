@@ -431,9 +431,11 @@ class Agent:
             return
         try:
             self.sender._send(self._publisher, batch)
+            self.sender._hear(self._publisher, 0.0)
             self._failures = 0
         except Unavailable:
-            self.sender._put_back(batch)
+            self.sender._put_back()
+            self._publisher.close()
             self._failures += 1
         # Also for what has to be sent again.
         pause_s = RETRY_S[min(self._failures - 1, len(RETRY_S) - 1)] if self._failures else _BUSY_TICK_S
