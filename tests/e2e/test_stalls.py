@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,19 @@ open(tries, "a").write("x")
 told = 0
 while (done := time.process_time() / float(seconds)) < 1:
     sum(range(20_000))
+    if int(done * 20) > told:
+        told = int(done * 20)
+        print(f"openjd_progress: {told * 5}", flush=True)
+open(output, "w").write("whole")
+"""
+CRAWL = """
+import sys, time
+output, speed = sys.argv[1:]
+seconds = 12 / float(open(speed).read())
+began, told = time.monotonic(), 0
+while (done := (time.monotonic() - began) / seconds) < 1:
+    time.sleep(0.05)
+    sum(range(200_000))
     if int(done * 20) > told:
         told = int(done * 20)
         print(f"openjd_progress: {told * 5}", flush=True)
@@ -223,42 +234,29 @@ def test_a_job_may_say_warn(farm: FarmUnderTest, tmp_path: Path) -> None:
     assert farm.wait_for_job(job_id) == "cancelled"
 
 
-@pytest.fixture
-def third(farm: FarmUnderTest) -> Iterator[str]:
-    """agent0 and all that it starts get a third of a core."""
-    groups = Path("/sys/fs/cgroup/cpu")
-    if not os.access(groups, os.W_OK) or not (groups / "cgroup.procs").exists():
-        pytest.skip("no CPU control group of version 1 here")
-    made = groups / f"farm-test-{uuid.uuid4().hex[:8]}"
-    made.mkdir()
-    (made / "cpu.cfs_quota_us").write_text(str(int((made / "cpu.cfs_period_us").read_text()) // 3))
-    agent = psutil.Process(farm.processes["agent0"].pid)
-    for process in (agent, *agent.children(recursive=True)):
-        with contextlib.suppress(OSError, psutil.NoSuchProcess):
-            (made / "cgroup.procs").write_text(str(process.pid))
-    yield f"agent0-{farm.port}"
-    for pid in (made / "cgroup.procs").read_text().split():
-        with contextlib.suppress(OSError):
-            (groups / "cgroup.procs").write_text(pid)
-    wait_until(lambda: not (made / "cgroup.procs").read_text(), "an empty group")
-    made.rmdir()
-
-
 def test_a_node_at_a_third_of_its_speed_is_found_and_its_task_copied(
-    farm: FarmUnderTest, tmp_path: Path, request: pytest.FixtureRequest
+    farm: FarmUnderTest, tmp_path: Path
 ) -> None:
-    """Its neighbour has taught the farm what a frame takes on such a device."""
+    """What a frame takes was learned before; the copy on the other node is at its usual speed."""
     slow, usual = f"agent0-{farm.port}", f"agent1-{farm.port}"
-    farm.farm("drain", slow)
-    job_id = spun(farm, tmp_path, "1-6", 10)
-    assert farm.wait_for_job(job_id, timeout_s=400) == "done"
-    request.getfixturevalue("third")
+    script, speed = tmp_path / "crawl.py", tmp_path / "speed"
+    script.write_text(CRAWL)
+    speed.write_text("1")
+    job_id = farm.submit(
+        "--frames", "1-6", "--output", str(tmp_path / "####.txt"),
+        "--", sys.executable, "-S", str(script), "{output}", str(speed),
+    )  # fmt: skip
+    assert farm.wait_for_job(job_id, timeout_s=180) == "done"
+    speed.write_text("0.333")
     farm.farm("drain", usual)
-    farm.farm("undrain", slow)
-    farm.farm("requeue", str(job_id), "--frames", "3", "--all")
-    spinner(tmp_path, 3)
-    farm.farm("undrain", usual)
-    assert farm.wait_for_job(job_id, timeout_s=200) == "done"
+    try:
+        farm.farm("requeue", str(job_id), "--frames", "3", "--all")
+        wait_until(lambda: processes_with(str(script)), "it renders slowly", timeout_s=60)
+        wait_until(lambda: farm.get("/stalled")["items"], "it is found", timeout_s=60)
+        speed.write_text("1")
+    finally:
+        farm.farm("undrain", usual)
+    assert farm.wait_for_job(job_id, timeout_s=120) == "done"
     wait_until(lambda: not by_state(farm, job_id, lambda a: a["finished_at"] is None), "both have ended")
     *_, first, second = sorted(farm.attempts(job_id), key=lambda a: a["assigned_at"])
     assert (first["node_id"], second["node_id"]) == (slow, usual)
