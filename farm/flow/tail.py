@@ -27,8 +27,6 @@ class Tail:
     def is_worth(self, at: int, row: int, now: float) -> bool:
         """Whether the better devices would not have done all that waits before the group's task ends here."""
         waiting, places = self._waiting, self._places
-        if waiting.is_few_and_unknown(row):
-            return True
         step = int(waiting.step[row])
         median = self._times.median_s[step][places.model] * places.factor
         cold, warm = self._times.load_s(step)
@@ -40,6 +38,9 @@ class Tail:
         if group.avoid:
             shunned = [other for node in group.avoid for other in places.of_node.get(node, ())]
             better = better[~np.isin(better, shunned)]
+        if waiting.is_few_and_unknown(row):
+            # Nothing is known that would be worth waiting for; one that is free now is no wait.
+            better = better[places.until[better] == 0]
         if not len(better):
             return True
         until = places.until[better]

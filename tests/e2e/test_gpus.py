@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.services, pytest.mark.e2e]
 
 NODES = {
     "agent0": node(board("rtx4090", 0, "mix"), board("rtx3090", 1, "mix")),
-    "agent1": node(board("a100", 0, "mig", mig=("3g.40gb", "1g.10gb"))),
+    "agent1": node(board("a100", 0, "mig", mig=("3g.40gb", "3g.40gb"))),
     "agent2": node(board("h100", 0, "pair"), board("h100", 1, "pair")),
     "agent3": node(board("l40s", 0, "lone")),
 }
@@ -57,6 +57,7 @@ class GpuFarm(FarmUnderTest):
         vram_mib: int = 1,
         retries: int = 2,
         probe: bool = False,
+        tag: str = "",
     ) -> int:
         """A job in the pool `name` whose tasks run the shell script on a GPU each."""
         template: dict[str, Any] = {
@@ -87,7 +88,8 @@ class GpuFarm(FarmUnderTest):
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(template))
         pool = [] if name == "any" else ["--pool", name]
-        return self.submit(str(path), "--retries", str(retries), *pool)
+        profile = ["--profile", tag] if tag else []
+        return self.submit(str(path), "--retries", str(retries), *pool, *profile)
 
     def running_on(self, job_id: int) -> list[str]:
         return sorted(a["device_id"] for a in self.attempts(job_id) if a["state"] == "running")
@@ -134,9 +136,27 @@ def test_every_node_tells_its_devices(farm: GpuFarm) -> None:
         "agent3": ["cpu", "gpu"],
     }
     shown = farm.farm("node", f"agent3-{farm.port}")
-    for text in ("NVIDIA L40S", "91.6 TFLOPS", "864 GB/s", "FLOP/B", "GPU-lone-0000", "catalogue"):
+    for text in ("NVIDIA L40S", "91.6 TFLOPS", "864 GB/s", "FLOP/B", "compute", "GPU-lone-0000", "catalogue"):
         assert text in shown
-    assert "A100" in farm.farm("nodes")
+    listed = farm.farm("nodes")
+    assert "A100" in listed
+    assert "bandwidth" in listed
+
+
+@pytest.mark.parametrize(
+    ("tag", "pools", "devices"),
+    [
+        ("compute", "mix,mig", {"GPU-mix-0000"}),
+        ("bandwidth", "mix,pair", {"GPU-pair-0000", "GPU-pair-0001"}),
+    ],
+)
+def test_a_first_task_goes_by_what_the_devices_can_do(
+    farm: GpuFarm, tag: str, pools: str, devices: set[str]
+) -> None:
+    job_id = farm.submit_script(pools, "true", tag=tag)
+    assert farm.wait_for_job(job_id) == "done"
+    (attempt,) = farm.attempts(job_id)
+    assert attempt["device_id"] in devices, attempt
 
 
 def test_a_task_goes_only_where_its_vram_is_and_sees_only_its_device(farm: GpuFarm) -> None:

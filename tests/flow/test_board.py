@@ -153,9 +153,9 @@ def test_a_few_tasks_that_nothing_is_known_of_wait_for_no_better_device(runs: li
 @pytest.mark.parametrize(
     ("profile", "before", "best"), [(COMPUTE, BANDWIDTH, "f"), (BANDWIDTH, COMPUTE, "w")]
 )
-@pytest.mark.parametrize("seconds", [0.5, 5.0, 500.0])
+@pytest.mark.parametrize("seconds", [None, 0.5, 5.0, 500.0])
 def test_a_single_task_goes_where_it_is_done_soonest_though_the_prices_are_those_of_other_work(
-    profile: Profile, before: Profile, best: str, seconds: float
+    profile: Profile, before: Profile, best: str, seconds: float | None
 ) -> None:
     other = group(2, profile=before, ready=9)
     made = board([node("f"), node("s", SLOW), node("w", WIDE)], [other])
@@ -163,7 +163,8 @@ def test_a_single_task_goes_where_it_is_done_soonest_though_the_prices_are_those
     model = made.model
     assert isinstance(model, RunTimeModel)
     model.add_step("1", profile)
-    model.observe(known(1, seconds)[0])
+    if seconds is not None:
+        model.observe(known(1, seconds)[0])
     made.put_group(group(1, profile=profile), 1.0)
     assert where(made.round(1.0, 9)) == {1: [best]}
 
