@@ -1,13 +1,15 @@
 """Matching on a live farm against its simulation: `python -m tests.bench.live_matching`.
 
 Eight agents with declared devices on RabbitMQ and PostgreSQL. The tasks sleep as long as a hidden truth says
-for the device they are on; the simulation plays the very same truth. Both are told as ours over fifo.
+for the device they are on; the simulation plays the very same truth. Both are told as ours over fifo, and are
+to be within 10 points. Some seven minutes; second copies are off, as in the simulation.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from tests.conftest import drop_postgres_database, new_postgres_database
 from tests.e2e.farm_under_test import FarmUnderTest
 from tests.e2e.services import add_vhost, remove_vhost
 
+MOST_APART = 0.10
 FARM = {"T4": 2, "L4": 1, "A10": 2, "RTX 4090": 1, "A100": 1, "H100": 1}
 
 
@@ -47,11 +50,11 @@ class Played:
     turnaround_s: float
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.live_matching", description=__doc__)
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--frame-s", type=float, default=4.0)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=2)
     options = parser.parse_args()
     world = World(
         Scenario(
@@ -70,12 +73,20 @@ def main() -> None:
         "fifo": simulate(world, "fifo"),
         "predictive": simulate(world, "predictive"),
     }
-    tell("simulated", simulated)
-    live = {policy: play(world, policy) for policy in ("fifo", "predictive")}
-    tell("live", live)
+    expected = tell("simulated", simulated)
+    live = {}
+    for policy in ("fifo", "predictive"):
+        live[policy] = play(world, policy)
+        print(f"  played {policy}: {live[policy]}", flush=True)
+    gains = tell("live", live)
+    # More of a gain than expected is no fault.
+    worst = max(gain - wanted for gain, wanted in zip(gains, expected, strict=True))
+    print(f"{worst * 100:+.0f} points from what was simulated (wanted: +{MOST_APART * 100:.0f} at most)")
+    return 1 if worst > MOST_APART else 0
 
 
-def tell(what: str, found: dict[str, Played]) -> None:
+def tell(what: str, found: dict[str, Played]) -> tuple[float, float]:
+    """Print both policies' figures; returns what ours changes of SD and turnaround, as parts of fifo's."""
     ours, fifo = found["predictive"], found["fifo"]
     sd, turnaround = ours.sd_s / fifo.sd_s - 1, ours.turnaround_s / fifo.turnaround_s - 1
     print(
@@ -83,6 +94,7 @@ def tell(what: str, found: dict[str, Played]) -> None:
         f"turnaround {fifo.turnaround_s:.0f} -> {ours.turnaround_s:.0f} s ({turnaround:+.0%})",
         flush=True,
     )
+    return sd, turnaround
 
 
 def simulate(world: World, policy: str) -> Played:
@@ -97,13 +109,14 @@ def play(world: World, policy: str) -> Played:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "devices.toml").write_text(devices(world))
-        farm = LiveFarm(folder, database_url, broker_url, extra={"FARM_POLICY": policy})
+        farm = LiveFarm(
+            folder, database_url, broker_url, extra={"FARM_POLICY": policy, "FARM_SPECULATE": "false"}
+        )
         try:
             farm.start_all(agents=len(world.nodes))
             ids = [submit(farm, world, job) for job in range(len(world.jobs))]
             begun = time.time()
-            for job_id in ids:
-                farm.farm("resume", str(job_id))
+            farm.farm("resume", *map(str, ids))
             for job_id in ids:
                 assert farm.wait_for_job(job_id, timeout_s=900) == "done", farm.logs()
             completion, of_job, turnaround = [], [], []
@@ -182,4 +195,4 @@ def submit(farm: LiveFarm, world: World, job: int) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
