@@ -13,9 +13,8 @@ A round costs what has changed, not what there is: see `docs/matching.md` for th
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +63,8 @@ class Board:
         self.model = model
         self.period = ""
         self._explain = explain
-        self.decisions: OrderedDict[_Slot, Decision] = OrderedDict()
+        self._reasons: dict[_Slot, _Reason] = {}
+        """Of the last decisions, the oldest first."""
         self._kinds = Kinds()
         self._places = Places(model, self._kinds)
         self._accounts = Accounts(shares or {}, project_shares or {})
@@ -368,11 +368,11 @@ class Board:
             groups.reorder(now, backlogs=self._backlogs())
             self._ordered_at = now
         taken: dict[_Slot, int] = {}
-        is_tail = self.weights.idle_in_tail and self.waiting < int(self._places.slots.sum())
+        is_tail = self.weights.idle_in_tail and self.waiting < self._places.total_slots
         tail = self._tail if is_tail else None
         left = limit - self._serve_all(now, limit, tail, taken)
-        held = groups.held_back()
-        if left > 0 and held and any(self._places.free):
+        held = groups.held_back() if left > 0 else set()
+        if held and any(self._places.free):
             # Better to learn from many at once than to leave devices idle.
             groups.free_probing(True, held)
             self._serve_all(now, left, tail, taken)
@@ -391,7 +391,8 @@ class Board:
     def _serve_all(self, now: float, left: int, tail: Tail | None, taken: dict[_Slot, int]) -> int:
         given = 0
         kinds = [kind for kind, free in enumerate(self._places.free) if free]
-        kinds.sort(key=lambda kind: (-self._worth(kind), kind))
+        if len(kinds) > 1:
+            kinds.sort(key=lambda kind: (-self._worth(kind), kind))
         for kind in kinds:
             if given >= left:
                 break
@@ -450,33 +451,62 @@ class Board:
         place = places[at]
         step = int(groups.step[row])
         cold, warm = self.model.load_s(step)
-        load = warm if places.last[at] == row else cold
-        render_s = float(self.model.median_s[step, place.model]) * float(places.factor[at])
-        sd = float(self.model.sd[step, place.model])
-        advantage = advantage_at(groups, places, self.model, row, at)
-        next_row = window.runner_up(row)
-        decision = Decision(
-            model=places.model_names[place.model],
-            predicted_s=_shown(render_s + load),
-            upper_s=_shown(render_s * math.exp(UPPER_Z * sd) + load),
-            load_s=_shown(load),
-            price=_shown(float(self._price[place.model])),
-            advantage=_shown(math.exp(min(advantage, 0.0))),
-            best_advantage=_shown(math.exp(min(window.most, 0.0))),
-            near_equals=window.near_equals,
-            runner_up=groups[next_row].step_id if next_row is not None else None,
-            runner_up_advantage=(
-                _shown(math.exp(min(float(groups.advantage[place.model, next_row]), 0.0)))
-                if next_row is not None
-                else None
-            ),
+        other = window.runner_up(row)
+        key = (groups[row].step_id, place.node_id, place.device.id)
+        self._reasons.pop(key, None)
+        self._reasons[key] = _Reason(
+            places.model_names[place.model],
+            float(self.model.median_s[step, place.model]) * float(places.factor[at]),
+            warm if places.last[at] == row else cold,
+            float(self.model.sd[step, place.model]),
+            float(self._price[place.model]),
+            advantage_at(groups, places, self.model, row, at),
+            window.most,
+            window.near_equals,
+            None if other is None else groups[other].step_id,
+            None if other is None else float(groups.advantage[place.model, other]),
+            self.period,
+        )
+        if len(self._reasons) > DECISIONS_KEPT:
+            del self._reasons[next(iter(self._reasons))]
+
+    def decision(self, step_id: StepId, node_id: NodeId, device_id: str) -> Decision | None:
+        """Why the last round that sent a task of the step to the device did; None: none has, or nobody asked
+        for reasons."""
+        reason = self._reasons.get((step_id, node_id, device_id))
+        return None if reason is None else reason.told()
+
+
+class _Reason(NamedTuple):
+    """A decision as it was made; put into shown figures only when somebody asks."""
+
+    model: str
+    render_s: float
+    load_s: float
+    sd: float
+    price: float
+    advantage: float
+    most: float
+    near_equals: int
+    runner_up: StepId | None
+    runner_up_advantage: float | None
+    period: str
+
+    def told(self) -> Decision:
+        other = self.runner_up_advantage
+        return Decision(
+            model=self.model,
+            predicted_s=_shown(self.render_s + self.load_s),
+            upper_s=_shown(self.render_s * math.exp(UPPER_Z * self.sd) + self.load_s),
+            load_s=_shown(self.load_s),
+            price=_shown(self.price),
+            advantage=_shown(math.exp(min(self.advantage, 0.0))),
+            best_advantage=_shown(math.exp(min(self.most, 0.0))),
+            near_equals=self.near_equals,
+            runner_up=self.runner_up,
+            runner_up_advantage=None if other is None else _shown(math.exp(min(other, 0.0))),
             period=self.period,
         )
-        key = (groups[row].step_id, place.node_id, place.device.id)
-        self.decisions[key] = decision
-        self.decisions.move_to_end(key)
-        while len(self.decisions) > DECISIONS_KEPT:
-            self.decisions.popitem(last=False)
 
 
 def _shown(value: float) -> float:

@@ -5,68 +5,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
 
 Needs = tuple[tuple[str, int], ...]
 """(shared count, what one more task takes of it)."""
 
 
 class SharedCounts:
-    """The counts, and which groups (by row) take of which. No I/O."""
+    """The counts, and all needs that groups have had, by number; 0 is to need nothing. No I/O."""
 
     def __init__(self, free: Mapping[str, int]) -> None:
         self._free = dict(free)
         self._used: dict[str, int] = {}
-        self._needs: dict[int, Needs] = {}
-        """By row; rows that need nothing are left out."""
-        self._rows: dict[Needs, dict[int, None]] = {}
-        self._has_room: dict[Needs, bool] = {}
-        self._is_settled = True
+        self._numbers: dict[Needs, int] = {(): 0}
+        self._needs: list[Needs] = [()]
+        self._of_name: dict[str, list[int]] = {}
+        """By count: the needs that take of it."""
+        self.room: Floats = np.zeros(8)
+        """By needs: 0, or -inf while too little is left."""
+        self._touched: dict[str, None] = {}
+        """Counts that have changed since `settle`."""
 
     def __bool__(self) -> bool:
-        """Whether any group takes of them."""
-        return bool(self._needs)
+        """Whether anybody ever needed any."""
+        return len(self._needs) > 1
 
     def set_free(self, free: Mapping[str, int]) -> None:
         """How much is left of each, counted anew."""
         if any(self._used.values()) or self._free != free:
             self._free, self._used = dict(free), {}
-            self._is_settled = False
+            self._touched = dict.fromkeys(self._of_name)
 
-    def put(self, row: int, needs: Needs) -> None:
-        """What one more task of the group takes; of a group that is gone: nothing."""
-        before = self._needs.pop(row, None)
-        if before is not None:
-            del self._rows[before][row]
-        if needs:
-            self._needs[row] = needs
-            self._rows.setdefault(needs, {})[row] = None
-            self._has_room.setdefault(needs, self._left_for(needs))
+    def number(self, needs: Needs) -> int:
+        found = self._numbers.get(needs)
+        if found is None:
+            found = self._numbers[needs] = len(self._needs)
+            self._needs.append(needs)
+            if found == len(self.room):
+                self.room = np.concatenate([self.room, np.zeros_like(self.room)])
+            self.room[found] = self._room_for(needs)
+            for name, _ in needs:
+                self._of_name.setdefault(name, []).append(found)
+        return found
 
-    def has_room(self, row: int) -> bool:
-        needs = self._needs.get(row)
-        return needs is None or self._has_room[needs]
+    def has_room(self, number: int) -> bool:
+        """As of the last `settle`."""
+        return number == 0 or bool(self.room[number] == 0.0)
 
-    def take(self, row: int, tasks: int) -> None:
-        """So many of the group's tasks have started; negative: ended."""
-        for name, needed in self._needs.get(row, ()):
+    def take(self, number: int, tasks: int) -> None:
+        """So many tasks with these needs have started; negative: ended."""
+        for name, needed in self._needs[number]:
             self._used[name] = self._used.get(name, 0) + needed * tasks
-            self._is_settled = False
+            self._touched[name] = None
 
-    def settle(self, changed: Callable[[Sequence[int], bool], None]) -> None:
-        """Tell of the groups that have room again, or no more: (rows, whether they have), all of a kind at
-        once."""
-        if self._is_settled:
-            return
-        self._is_settled = True
-        for needs, rows in self._rows.items():
-            has_room = self._left_for(needs)
-            if has_room != self._has_room[needs]:
-                self._has_room[needs] = has_room
-                changed(list(rows), has_room)
+    def settle(self) -> bool:
+        """Take in what was taken and given back; returns whether any needs have room again, or no more."""
+        if not self._touched:
+            return False
+        has_changed = False
+        for number in {number for name in self._touched for number in self._of_name.get(name, ())}:
+            room = self._room_for(self._needs[number])
+            has_changed |= room != self.room[number]
+            self.room[number] = room
+        self._touched.clear()
+        return has_changed
 
-    def _left_for(self, needs: Needs) -> bool:
-        return all(
+    def _room_for(self, needs: Needs) -> float:
+        does_fit = all(
             name not in self._free or self._used.get(name, 0) + needed <= self._free[name]
             for name, needed in needs
         )
+        return 0.0 if does_fit else -math.inf

@@ -58,11 +58,15 @@ class Places:
         self._since: Floats = np.zeros(size)
         self._last: Ints = np.full(size, NO_ROW)
         """The row of the group that it ran last."""
+        self.version = 0
+        """How often anything of this has changed."""
         self.free: list[dict[int, None]] = []
         """By kind: the places with a free slot, on nodes that take work."""
         self.model_names: list[str] = []
         self._tdp_w = np.zeros(4)
         self._slots = np.zeros(4)
+        self.total_slots = 0
+        """On nodes that take work."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -126,6 +130,7 @@ class Places:
                 if device.slots > 0
             ]
         room = self.rooms[view.id] = Room.of(view)
+        self.version += 1
         factor = self._times.node_factor(view.id)
         health = {load.device_id: min(max(load.health, 0.05), 1.0) for load in view.loads}
         for at in self.of_node[view.id]:
@@ -136,6 +141,7 @@ class Places:
         return is_other
 
     def drop(self, node_id: NodeId) -> None:
+        self.version += 1
         for at in self.of_node.pop(node_id):
             self._set_accepts(at, False)
             self.free[self._places[at].kind].pop(at, None)
@@ -154,15 +160,18 @@ class Places:
 
     def cooled(self, node_id: NodeId) -> None:
         """What its devices had loaded is gone."""
+        self.version += 1
         for at in self.of_node[node_id]:
             self._last[at] = NO_ROW
 
     def forget_row(self, row: int) -> None:
         """The group is gone: nobody has its scene loaded any more."""
         self._last[self._last == row] = NO_ROW
+        self.version += 1
 
     def refresh_factors(self) -> None:
         """Take in what has been learnt of the nodes."""
+        self.version += 1
         for at, place in enumerate(self._places):
             self._factor[at] = self._times.node_factor(place.node_id) / self._health[at]
 
@@ -179,16 +188,18 @@ class Places:
         """A task of the group began there. row: the group's, or NO_ROW; step: its row in the model."""
         predicted = 60.0
         if row != NO_ROW:
-            median = float(self._times.median_s[step, self._model[at]])
+            median = float(self._times.median_s[step, self._places[at].model])
             cold, warm = self._times.load_s(step)
             load = warm if self._last[at] == row else cold
             predicted = median * float(self._factor[at]) + load
         self._since[at] = since
         self._until[at] = since + predicted
+        self.version += 1
         self._last[at] = row
 
     def set_idle(self, at: int) -> None:
         self._until[at] = 0.0
+        self.version += 1
 
     def give_back(self, node_id: NodeId, demand: Demand, device_ids: Sequence[str]) -> None:
         """A task has ended there, well or not."""
@@ -203,6 +214,7 @@ class Places:
 
     def note_free(self, at: int, room: Room) -> None:
         """Its room has changed."""
+        self.version += 1
         place = self._places[at]
         if self._accepts[at] and room.slots[place.device.id] > 0:
             self.free[place.kind][at] = None
@@ -216,7 +228,9 @@ class Places:
     def _set_accepts(self, at: int, accepts: bool) -> None:
         if self._accepts[at] != accepts:
             place = self._places[at]
-            self._slots[place.model] += place.device.slots * (1 if accepts else -1)
+            change = place.device.slots * (1 if accepts else -1)
+            self._slots[place.model] += change
+            self.total_slots += change
             self._accepts[at] = accepts
 
     def _new(self, view: NodeView, index: int, device: Device) -> int:

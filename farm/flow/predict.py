@@ -577,8 +577,8 @@ class RunTimeModel:
 
     def load_s(self, row: int) -> tuple[float, float]:
         """Seconds to load a step's scene: cold, warm."""
-        cold, warm = self._load[row]
-        return float(cold), float(min(warm, cold)) if self._load_runs[row, 1] else float(cold)
+        cold = self._load.item(row, 0)
+        return cold, min(self._load.item(row, 1), cold) if self._load_runs.item(row, 1) else cold
 
     def runs(self, step: str) -> dict[str, int]:
         """How many complete runs taught the model, by device model."""

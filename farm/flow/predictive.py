@@ -95,7 +95,7 @@ class Predictive:
 
     def decision(self, step_id: StepId, node_id: NodeId, device_id: str) -> Decision | None:
         """The last one that sent a task of the step to the device."""
-        return self.board.decisions.get((step_id, node_id, device_id))
+        return self.board.decision(step_id, node_id, device_id)
 
     def prune(self, *, keep: int) -> None:
         """Forget the oldest steps that have nothing ready, until `keep` are left."""

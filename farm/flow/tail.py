@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -23,16 +24,44 @@ class Tail:
         self._waiting = waiting
         self._places = places
         self._times = times
+        self._state: object = None
+        self._known: dict[int, tuple[float, float]] = {}
+        """In this state, by row: (seconds up to which a device is worth it, seconds from which it is not)."""
+
+    def state(self, now: float) -> object:
+        """As long as it is the same, so is what is worth it."""
+        return now, self._waiting.total, self._waiting.version, self._places.version
 
     def is_worth(self, at: int, row: int, now: float) -> bool:
-        """Whether the better devices would not have done all that waits before the group's task ends here."""
+        """Whether the better devices would not have done all that waits before the group's task ends here.
+
+        What a device is not worth, no slower one is: so each group is asked of few.
+        """
+        state = self.state(now)
+        if self._state != state:
+            self._state = state
+            self._known.clear()
+        here = self._seconds(at, row)
+        worth_to, not_from = self._known.get(row, (0.0, math.inf))
+        if here <= worth_to or here >= not_from:
+            return here <= worth_to
+        is_worth = self._is_worth(here, row, now)
+        self._known[row] = (here, not_from) if is_worth else (worth_to, here)
+        return is_worth
+
+    def _seconds(self, at: int, row: int) -> float:
+        step, places = int(self._waiting.step[row]), self._places
+        cold, warm = self._times.load_s(step)
+        median = float(self._times.median_s[step, places[at].model])
+        return median * float(places.factor[at]) + (warm if places.last[at] == row else cold)
+
+    def _is_worth(self, here: float, row: int, now: float) -> bool:
         waiting, places = self._waiting, self._places
         step = int(waiting.step[row])
         median = self._times.median_s[step][places.model] * places.factor
         cold, warm = self._times.load_s(step)
         able = np.array(list(places.kinds.fitting(int(waiting.demand[row]))))[places.kind]
         takes = median + np.where(places.last == row, warm, cold)
-        here = float(takes[at])
         better = np.flatnonzero((takes < _BETTER * here) & places.accepts & able)
         group = waiting[row]
         if group.avoid:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from farm.flow.counts import SharedCounts
 from farm.flow.kinds import Kinds
 from farm.flow.match import Group, Room, scratch_gib
 from farm.flow.predict import RunTimes
+from farm.flow.tiers import Tier, Use
 from farm.flow.weights import Order, PriorityMode, Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import limits_needed
@@ -28,8 +29,6 @@ GroupKey = tuple[StepId, frozenset[NodeId]]
 """A step's tasks that avoid other nodes are another group."""
 NOTHING: Final = -math.inf
 """The score of what cannot start."""
-_MANY: Final = 64
-"""Changes to follow one by one."""
 
 
 def group_key(group: Group) -> GroupKey:
@@ -88,10 +87,8 @@ class Waiting:
         """Place in the people's order, apart from priority and share."""
         self.may: Bools = np.zeros(size, np.bool_)
         """Whether one more task may start, shared counts apart."""
-        self.open: Bools = np.zeros(size, np.bool_)
-        """The same, with them."""
-        self.short_of: Floats = np.zeros(size)
-        """0, or -inf while too little is left of the counts that the group's tasks take of."""
+        self.need: Ints = np.zeros(size, np.int64)
+        """What its tasks take of shared counts: the number in `counts`."""
         self.advantage: Floats = np.full((4, size), NOTHING)
         """By device model and group."""
         self.offered: Floats = np.full((4, size), NOTHING)
@@ -109,18 +106,19 @@ class Waiting:
         """How many groups there are of each priority."""
         self.bucket: Ints = np.zeros(size, np.int64)
         """Groups of one bucket and tier are in a fixed order: a user's, or a job's where jobs take turns."""
-        self.order: Ints = np.zeros(0, np.int64)
+        self._order: Ints = np.zeros(0, np.int64)
         """All rows by tier, bucket and rank."""
-        self.position: Ints = np.zeros(0, np.int64)
-        """Of each row in `order`."""
+        self._tier_starts: list[int] = []
+        """Where in `_order` each tier begins."""
+        self._tiers: dict[int, Tier] = {}
+        """By place in `_tier_starts`, as far as they were needed."""
         self.has_order = False
         """Whether the order holds for the groups that there are."""
-        self.epoch = 0
-        """How often so much has changed that whoever follows had better see all groups anew."""
-        self.changes: list[int] = []
-        """Rows of which since then `offered` has changed; `short_of` and what follows from it apart."""
-        self.flips = 0
-        """How often groups have got or lost room in shared counts."""
+        self._shortage: Floats | None = None
+        self.demands_version = 0
+        """How often rows have got other demands."""
+        self.version = 0
+        """How often it has changed what may start, or how much it gains where."""
 
     def __len__(self) -> int:
         """Rows, in use or not."""
@@ -180,10 +178,14 @@ class Waiting:
             self.step[row] = self._times.steps[str(group.step_id)]
             self.demand[row] = self._kinds.demand_at(group.demand)
             self.account[row] = self.accounts.account_at(group.project, group.user)
-            self.counts.put(row, limits_needed(group.demand.amounts) if group.takes is None else group.takes)
-            self.short_of[row] = 0.0 if self.counts.has_room(row) else NOTHING
+            self.need[row] = self.counts.number(
+                limits_needed(group.demand.amounts) if group.takes is None else group.takes
+            )
             for kind, does_fit in enumerate(self._kinds.fitting(int(self.demand[row]))):
                 self.barred[kind][row] = 0.0 if does_fit else NOTHING
+            self._shortage = None
+            self.demands_version += 1
+            self.version += 1
             self.has_order = False
         if group.job_running != self._running_of_job.get(group.job_id):
             self._running_of_job[group.job_id] = group.job_running
@@ -203,15 +205,15 @@ class Waiting:
         self.total -= int(self.ready[row])
         self._forget_priority(group.priority)
         self.ready[row] = 0
-        self.may[row] = self.open[row] = False
+        self.may[row] = False
         self._masked.discard(row)
         self._probing.discard(row)
         self._probed_on.pop(row, None)
         self._groups[row] = None
         self.advantage[:, row] = self.offered[:, row] = NOTHING
-        self._note(row)
-        self.counts.put(row, ())
-        self.short_of[row] = 0.0
+        self.need[row] = 0
+        self._shortage = None
+        self.version += 1
         self._free_rows.append(row)
         return row
 
@@ -219,7 +221,7 @@ class Waiting:
         """One more kind of places has come."""
         fits = self._kinds.fits[len(self.barred)]
         self.barred.append(np.where(fits[self.demand], 0.0, NOTHING))
-        self._begin_epoch()
+        self.version += 1
 
     def add_models(self, count: int) -> None:
         """There are so many device models now."""
@@ -248,7 +250,7 @@ class Waiting:
         self.running[row] += 1
         self._running_of_job[self[row].job_id] += 1
         self._reopen_others(row)
-        self.counts.take(row, 1)
+        self.counts.take(int(self.need[row]), 1)
 
     def ended(self, row: int | None, job_id: JobId) -> None:
         """A task of the group; row None: the group is not there any more."""
@@ -256,7 +258,7 @@ class Waiting:
             self._running_of_job[job_id] = max(0, self._running_of_job[job_id] - 1)
         if row is not None:
             self.running[row] = max(0, int(self.running[row]) - 1)
-            self.counts.take(row, -1)
+            self.counts.take(int(self.need[row]), -1)
             self.left[row] = self.ready[row] + self.running[row]
         self._reopen_job(job_id)
 
@@ -287,7 +289,6 @@ class Waiting:
                 may = self._is_probing_free
             else:
                 self._probing.discard(row)
-        self.open[row] = may and self.counts.has_room(row)
         # Contrast tells more: each probe on another device model.
         is_masked = may and not self.is_known[row] and not self._is_probing_free and row in self._probed_on
         if may == self.may[row] and not is_masked and row not in self._masked:
@@ -299,7 +300,7 @@ class Waiting:
             self._masked.add(row)
         else:
             self._masked.discard(row)
-        self._note(row)
+        self.version += 1
 
     def scored(self, rows: Ints, advantage: Floats, is_known: Bools) -> None:
         """The groups have been scored anew: what each gains (rows) on each device model (columns)."""
@@ -313,20 +314,11 @@ class Waiting:
         # Whether these are held back, or masked, hangs on more than the score.
         for row in sorted(other | (self.held_back() | self._masked).intersection(rows.tolist())):
             self.reopen(row)
-        if len(rows) > _MANY:
-            self._begin_epoch()
-        else:
-            for row in rows.tolist():
-                self._note(row)
+        self.version += 1
 
-    def _note(self, row: int) -> None:
-        self.changes.append(row)
-        if len(self.changes) > _MANY:
-            self._begin_epoch()
-
-    def _begin_epoch(self) -> None:
-        self.epoch += 1
-        self.changes.clear()
+    def is_open(self, row: int) -> bool:
+        """Whether one more of the group's tasks may start, as far as counts say."""
+        return bool(self.may[row]) and self.counts.has_room(int(self.need[row]))
 
     def is_few_and_unknown(self, row: int) -> bool:
         """A few tasks of a step that nothing is known of: no gain can be predicted that would be worth a
@@ -357,13 +349,15 @@ class Waiting:
 
     def settle(self) -> None:
         """Open and close the groups whose shared counts have room again, or no more."""
-        self.counts.settle(self._set_room)
+        if self.counts.settle():
+            self.version += 1
+            self._shortage = None
 
-    def _set_room(self, rows: Sequence[int], has_room: bool) -> None:
-        at = np.array(rows, np.int64)
-        self.open[at] = self.may[at] & has_room
-        self.short_of[at] = 0.0 if has_room else NOTHING
-        self.flips += 1
+    def shortage(self) -> Floats | None:
+        """By row: 0, or -inf while too little is left of the counts that its tasks take of; None: of none."""
+        if self._shortage is None and self.counts:
+            self._shortage = self.counts.room.take(self.need)
+        return self._shortage
 
     def held_back(self) -> set[int]:
         """Groups that are, or whose next task is, held back by probing."""
@@ -406,11 +400,40 @@ class Waiting:
             self.tier[:n] = (200 - self.priority[:n]).astype(np.int64)
             self.bucket[:n] = self.account[:n] if weights.fair_share else 0
         # One number for all three: 8 bits, 27 and 28 are as many as there ever are.
-        self.order = ((self.tier[:n] << 55) | (self.bucket[:n] << 28) | self.rank[:n]).argsort()
-        self.position = np.empty(n, np.int64)
-        self.position[self.order] = np.arange(n)
+        key = (self.tier[:n] << 55) | (self.bucket[:n] << 28) | self.rank[:n]
+        self._order = key.argsort()
+        tiers = self.tier.take(self._order)
+        self._tier_starts = [0, *((tiers[1:] != tiers[:-1]).nonzero()[0] + 1).tolist()] if n else []
+        self._tiers = {}
         self.has_order = True
-        self._begin_epoch()
+
+    def tiers(self, near: Ints | None) -> Iterator[Tier]:
+        """The groups by priority, the highest first. near: rows outside whose priorities nobody looks."""
+        wanted = None if near is None else set(self.tier.take(near).tolist())
+        for number, start in enumerate(self._tier_starts):
+            if wanted is not None and int(self.tier[self._order[start]]) not in wanted:
+                continue
+            tier = self._tiers.get(number)
+            if tier is None:
+                end = self._tier_starts[number + 1] if number + 1 < len(self._tier_starts) else None
+                tier = self._tiers[number] = Tier(
+                    self._order[start:end],
+                    bucket=self.bucket,
+                    account=self.account,
+                    project_of=self.accounts.project_of,
+                    turn=self.turn,
+                    rank=self.rank,
+                )
+            yield tier
+
+    def use(self) -> Use:
+        """By which buckets of a tier are compared now."""
+        accounts, is_fair = self.accounts, self.weights.fair_share
+        return Use(
+            of_projects=accounts.project_use if is_fair and accounts.projects > 1 else None,
+            of_accounts=accounts.use if is_fair and len(accounts) > 1 else None,
+            of_turns=self.turns.of if self.takes_turns else None,
+        )
 
     def key(self, row: int) -> tuple[int, float, float, float, int]:
         """The people's order as it is now: priority, use per share, the job's turn, then the rest."""
@@ -457,7 +480,7 @@ class Waiting:
             for name in (
                 "ready", "running", "left", "step", "demand", "account", "turn", "priority", "submitted",
                 "served", "best", "load_s", "mean_s", "is_known", "tier", "bucket", "work", "rank", "may",
-                "open", "short_of",
+                "need",
             ):  # fmt: skip
                 value = getattr(self, name)
                 setattr(self, name, np.concatenate([value, np.zeros_like(value)]))
