@@ -188,6 +188,8 @@ class PrivateRabbit:
     folder: Path
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    denies: bool = bool(RABBITMQ)
+    """Refuse what 4.3 refuses. Not in a cluster: there 4.0 takes it for used, and does not start again."""
     _dist_port: int = field(default_factory=free_port)
     _epmd_port: int = field(default_factory=free_port)
     _epmd: subprocess.Popen[bytes] | None = None
@@ -215,7 +217,7 @@ class PrivateRabbit:
             "disk_free_limit.absolute = 50MB\n"
             "vm_memory_high_watermark.absolute = 512MB\n"
             "heartbeat = 10\n"
-            + "".join(f"deprecated_features.permit.{name} = false\n" for name in _DENIED if RABBITMQ)
+            + "".join(f"deprecated_features.permit.{name} = false\n" for name in _DENIED if self.denies)
         )
         if beside is not None:
             self._epmd_port = beside._epmd_port

@@ -157,7 +157,7 @@ def test_f26_old_messages_change_nothing_when_all_is_done(farm: BreakableFarm, n
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[PrivateRabbit, PrivateRabbit]]:
     """Two brokers that are one, of the test's own."""
-    first, second = PrivateRabbit(tmp_path / "first"), PrivateRabbit(tmp_path / "second")
+    first, second = (PrivateRabbit(tmp_path / name, denies=False) for name in ("first", "second"))
     try:
         first.create()
         first.start()
