@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from farm.cli import show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.naming import check_frames, find_job, find_node
 from farm.control.views import ChangedView, FarmView, JobView
 from farm.errors import UserError
@@ -56,6 +57,10 @@ def _setting(name: str, value: Any) -> str:
         return f"a frame may take {duration(value)}" if value else "no time limit"
     if name == "pool":
         return f"pool {value}" if value else "any pool"
+    if name == "project" and not value:
+        return "no project"
+    if name == "on_stall":
+        return f"a stalled frame: {value}"
     if name == "replace_existing":
         return "files in the way are moved aside" if value else "files in the way are kept"
     words = {"max_retries": "retries", "max_failed_tasks": "failed frames allowed"}

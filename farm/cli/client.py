@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
-import httpx
-from pydantic import TypeAdapter, ValidationError
-
-from farm.cli.show import shown
-from farm.errors import FarmError, Forbidden, NotFound, Rejected, Unavailable, UserError
+from farm.cli.answers import read
+from farm.errors import Forbidden, NotFound, Rejected, Unavailable, UserError
 from farm.model.events import Event
 from farm.settings import Settings
+
+# httpx has a command line of its own, whose libraries cost a tenth of a second: it does without them.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+import httpx  # noqa: E402
 
 CLIENT_FILE: Final = "client.json"
 """In `state_dir`, mode 0600, written by the server: {"url": ..., "token": ...}."""
@@ -31,8 +32,6 @@ _PROXY: Final = (502, 504)
 """A proxy's word that it got no answer: the request may have been done."""
 _STREAM_SILENCE_S: Final = 45.0
 """The server sends a comment every 15 s; three missed mean that the connection is dead."""
-
-_Made = TypeVar("_Made")
 
 
 class Client:
@@ -238,28 +237,6 @@ def _read_client_file(path: Path) -> dict[str, str]:
     if not isinstance(told, dict):
         raise UserError(f"{path} is damaged: remove it and start the farm again")
     return {key: str(value) for key, value in told.items()}
-
-
-def read(kind: type[_Made], value: Any) -> _Made:
-    """JSON from the API as a dataclass. Fields that this version does not know are dropped.
-
-    Raises FarmError when it does not fit: client and server are too far apart.
-    """
-    try:
-        made: _Made = _adapter(cast(Any, kind)).validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise FarmError(
-            f"the farm's answer cannot be read ({shown(place, 60)}: {first['msg']}): "
-            "is it another version? see `farm version`"
-        ) from error
-    return made
-
-
-@cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def _query(values: Mapping[str, Any]) -> dict[str, Any]:

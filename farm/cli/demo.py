@@ -15,7 +15,8 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from farm.cli import show
-from farm.cli.client import CLIENT_FILE, Client, connect, read
+from farm.cli.answers import read
+from farm.cli.client import CLIENT_FILE, Client, connect
 from farm.cli.contact_sheet import contact_sheet
 from farm.cli.progress import follow, is_all_done, outcome
 from farm.cli.submit import Wish, expected_files, make

@@ -16,7 +16,8 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from farm.cli import show
-from farm.cli.client import CLIENT_FILE, connect, read
+from farm.cli.answers import read
+from farm.cli.client import CLIENT_FILE, connect
 from farm.cli.config import hide_password
 from farm.cli.plugins import COMMAND, load_plugins
 from farm.control.views import FarmView

@@ -7,7 +7,8 @@ import time
 from typing import Any, Final
 
 from farm.cli import show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected, find_job
 from farm.cli.show import Column, cell

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from farm.cli import show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.naming import find_job
 from farm.cli.show import Column, cell
 from farm.errors import NotFound

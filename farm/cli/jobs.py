@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from farm.cli import show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected, check_states, find_job, label
 from farm.cli.show import Column, cell, words

@@ -14,7 +14,8 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from farm.cli import show
-from farm.cli.client import DEFAULT_PORT, Client, read
+from farm.cli.answers import read
+from farm.cli.client import DEFAULT_PORT, Client
 from farm.cli.lan import lan_address
 from farm.cli.naming import find_node
 from farm.cli.show import shown
@@ -111,7 +112,7 @@ def join(url: str, *, code: str | None, name: str | None, is_waiting: bool) -> i
         for line in account.to_type:
             show.note(f"  {line}")
     else:
-        _try_broker(account.broker_url)
+        _try_broker(account.broker_url, url)
     print("start it: farm worker")
     return 0
 
@@ -180,7 +181,7 @@ def _account(client: Client, *, is_waiting: bool, pause: Callable[[float], None]
         pause(_LOOK_S)
 
 
-def _try_broker(url: str) -> None:
+def _try_broker(url: str, farm_url: str) -> None:
     from kombu import Connection
 
     from farm.broker.publisher import BROKER_ERRORS
@@ -192,7 +193,8 @@ def _try_broker(url: str) -> None:
         where = f"{urlsplit(url).hostname}:{urlsplit(url).port or 5672}"
         show.note(
             f"but the broker at {where} does not take it ({shown(str(error), 200)}): can this machine reach "
-            "it? Is it listening there? The farm's setting broker_host_for_nodes names it for nodes"
+            "it, and does it listen there? If nodes must call it otherwise, set broker_host_for_nodes on the "
+            f"farm, and say here again: farm join {farm_url}"
         )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from farm.cli import show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.show import Column, cell
 from farm.control.views import LimitRequest, LimitView
 from farm.model.limits import LimitScope, check_limit_name

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from farm.cli import show
-from farm.cli.client import read
+from farm.cli.answers import read
 from farm.cli.show import Column, cell
 from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields
 from farm.errors import UserError

@@ -10,7 +10,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from farm.cli import show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.naming import check_frames, check_states, find_job, label
 from farm.cli.show import shown
 from farm.control.views import FoundLine, JobView, LogView

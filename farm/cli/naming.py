@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.show import shown
 from farm.control.views import JobView
 from farm.errors import NotFound, UserError

@@ -6,7 +6,8 @@ from collections import Counter
 from typing import Any, Final
 
 from farm.cli import show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected, find_node
 from farm.cli.show import Column, cell, words
@@ -41,7 +42,7 @@ def _node_row(node: Node) -> list[Any]:
     )
     device = ", ".join(f"{count} x {model}" if count > 1 else model for model, count in models.items())
     note = "; ".join(node_notes(node))
-    if node.state in (NodeState.OFFLINE, NodeState.SUSPECT):
+    if node.state in (NodeState.OFFLINE, NodeState.SUSPECT) and not node.reason:
         note = f"silent for {duration(node.silent_s)}{'; ' if note else ''}{note}"
     return [
         cell(node.id),

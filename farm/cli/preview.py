@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from farm.cli import inline_image, show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.contact_sheet import contact_sheet
 from farm.cli.naming import check_frames, find_job
 from farm.errors import NotFound, UserError

@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from farm.cli import show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
+from farm.cli.naming import label
 from farm.control.views import JobView
-from farm.errors import Unavailable
+from farm.errors import FarmError, Unavailable
 from farm.model.states import ENDED_JOBS, JobState
+from farm.model.work import Task
 from farm.text import duration
 
 if TYPE_CHECKING:
@@ -77,6 +80,28 @@ def outcome(view: JobView) -> str:
     if job.finished_at is not None:
         told += f", took {duration(job.finished_at - job.submitted_at)}"
     return f"{told}; {job.reason}" if job.reason else told
+
+
+def first_failure(client: Client, view: JobView) -> str:
+    """ "first failed: Render 7 on blade-3: out of memory; farm logs 12"; empty when none has."""
+    if not view.counts.failed:
+        return ""
+    found = []
+    with suppress(FarmError):  # the job has ended as it has: a farm that is gone by now changes nothing
+        found = client.get(f"/jobs/{view.job.id}/tasks", state="failed", limit=1)["items"]
+    if not found:
+        return ""
+    task = read(Task, found[0])
+    where = f" on {task.node_id}" if task.node_id else ""
+    why = task.reason or "no reason was given"
+    return f"first failed: {label(task)}{where}: {why}; farm logs {view.job.id} --task {task.id}"
+
+
+def tell_end(client: Client, view: JobView) -> None:
+    """Print how it ended, and why the first of its tasks failed."""
+    show.line(outcome(view))
+    if failure := first_failure(client, view):
+        show.line(failure)
 
 
 class _Screen(Protocol):

@@ -7,9 +7,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from farm.cli.answers import read
 from farm.cli.bundle import absolute_paths, read_parameters, unknown_parameter
-from farm.cli.client import Client, read
+from farm.cli.client import Client
 from farm.cli.naming import find_job
+from farm.cli.show import shown
 from farm.cli.submit import Made, Wish, chosen_settings
 from farm.cli.submit_command import check_way, send
 from farm.control.fields import label_frames
@@ -47,6 +49,8 @@ def resubmit(
     submission = read(Submission, client.get(f"/jobs/{view.job.id}/submission"))
     if is_failed_only:
         frames = _failed_frames(client, view.job.id)
+    if wish.output is not None:
+        given = given | into_directory(submission, wish.output)
     made = changed(submission, frames=frames, parameters=given, settings=chosen, name=wish.name)
     return send(
         lambda: client,
@@ -84,6 +88,19 @@ def changed(
         settings=JobSettings(**kept | dict(settings)),
     )
     return made if frames is None else with_frames(made, plan_job(made, uid="").parameters, frames)
+
+
+def into_directory(submission: Submission, directory: str) -> dict[str, str]:
+    """The parameters that let all the job's files go there. Raises UserError."""
+    if "#" in directory:
+        raise UserError(f"--output {shown(directory, 80)}: give a directory, the names of the files stay")
+    names = dict.fromkeys(output.directory_parameter for output in submission.outputs)
+    if not names:
+        raise UserError("the farm does not know where this job writes: set its parameters with -p")
+    if len(names) > 1:
+        told = ", ".join(names)
+        raise UserError(f"the job writes into several directories: set -p of {told}")
+    return dict.fromkeys(names, str(Path.cwd() / Path(directory).expanduser()))
 
 
 def _failed_frames(client: Client, job_id: int) -> tuple[int, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from farm.cli import show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.show import Column, cell
 from farm.control.views import StalledView
 from farm.model.stalls import MoveCosts

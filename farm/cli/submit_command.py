@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from farm.cli import show
-from farm.cli.client import Client, read
-from farm.cli.progress import follow, is_all_done, outcome
+from farm.cli.answers import read
+from farm.cli.client import Client
+from farm.cli.progress import follow, is_all_done, tell_end
 from farm.cli.show import shown
 from farm.cli.submit import (
     SHOWN_FILES,
@@ -114,7 +115,7 @@ def _wait(client: Client, view: JobView, *, is_quiet: bool, is_json: bool) -> in
         show.data(client.get(f"/jobs/{view.job.id}"))
     elif not is_quiet:
         for last in ended:
-            show.line(outcome(last))
+            tell_end(client, last)
     return 0 if is_all_done(ended) else 1
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from farm.cli import show
-from farm.cli.client import read
+from farm.cli.answers import read
 from farm.cli.jobs import job_answers
 from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected, check_frames, check_states, find_job
@@ -42,6 +42,7 @@ def tasks(
         views = [read(JobView, answer) for answer in job_answers(connected, {"state": ()}, is_whole=False)]
     else:
         views = [find_job(connected, job_text)[0]]
+    has_load = show.width() >= 100
     has_steps = job_text is None or len(views[0].job.steps) > 1
     columns = [Column("Job", is_right=True)] if job_text is None else []
     columns += [Column("Task", is_right=True), *([Column("Step", shrinks=True)] if has_steps else [])]
@@ -49,6 +50,7 @@ def tasks(
     columns += [
         Column("Tries", is_right=True),
         Column("Time", is_right=True),
+        *([Column("Load", is_right=True)] if has_load else []),
         Column("Note", shrinks=True, least=12),
     ]
 
@@ -65,6 +67,7 @@ def tasks(
             cell(task.node_id or ""),
             cell(task.starts),
             duration(task.runtime_s),
+            *([duration(task.load_s)] if has_load else []),
             cell(note),
         ]
 

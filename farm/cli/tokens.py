@@ -6,7 +6,8 @@ import re
 from urllib.parse import quote
 
 from farm.cli import show
-from farm.cli.client import Client, read
+from farm.cli.answers import read
+from farm.cli.client import Client
 from farm.cli.show import Column, cell
 from farm.control.views import NewTokenView, TokenRequest, TokenView
 from farm.errors import UserError

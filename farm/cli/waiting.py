@@ -9,7 +9,7 @@ from farm.cli import show
 from farm.cli.client import Client
 from farm.cli.naming import find_job
 from farm.cli.notify import notify
-from farm.cli.progress import follow, is_all_done, outcome
+from farm.cli.progress import follow, is_all_done, outcome, tell_end
 from farm.control.views import JobView
 from farm.model.states import ENDED_JOBS, JobState
 from farm.text import plural
@@ -23,7 +23,7 @@ def wait(client: Client, texts: Sequence[str], *, is_quiet: bool, is_json: bool)
         show.data([client.get(f"/jobs/{number}") for number in numbers])
     else:
         for view in ended:
-            show.line(outcome(view))
+            tell_end(client, view)
     return 0 if is_all_done(ended) else 1
 
 
@@ -57,7 +57,7 @@ def watch(
         show.data([client.get(f"/jobs/{number}") for number in numbers])
     elif not is_quiet:
         for view in ended:
-            show.line(outcome(view))
+            tell_end(client, view)
     if is_all_done(ended):
         return 0
     is_cancelled = all(view.job.state in (JobState.DONE, JobState.CANCELLED) for view in ended)

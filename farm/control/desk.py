@@ -1106,7 +1106,18 @@ def _changes(change: JobChange) -> dict[str, Any]:
         values["timeout_s"] = change.timeout_s or None
     if change.order is not None:
         values["order"] = parse_order(change.order)
-    for name in ("is_paused", "name", "max_retries", "max_failed_tasks", "tag", "replace_existing"):
+    if change.project:
+        check_word("the project's name", change.project)
+    for name in (
+        "is_paused",
+        "name",
+        "project",
+        "on_stall",
+        "max_retries",
+        "max_failed_tasks",
+        "tag",
+        "replace_existing",
+    ):
         if getattr(change, name) is not None:
             values[name] = getattr(change, name)
     if not values:

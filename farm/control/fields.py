@@ -144,6 +144,12 @@ TASK_FIELDS: Final[Table[Task]] = table(
         ),
         Field(name="time", kind=Kind.DURATION, of=lambda task: task.runtime_s, help="how long it rendered"),
         Field(
+            name="load",
+            kind=Kind.DURATION,
+            of=lambda task: task.load_s,
+            help="of that, loading the scene; none: not told, or it was loaded",
+        ),
+        Field(
             name="progress", kind=Kind.SHARE, of=lambda task: task.progress, help="of the attempt that runs"
         ),
         Field(

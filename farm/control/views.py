@@ -11,7 +11,7 @@ from farm.model.hooks import HookEvent
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.limits import LimitScope
 from farm.model.machines import Demand
-from farm.model.stalls import MoveCosts, Stall
+from farm.model.stalls import MoveCosts, Stall, StallPolicy
 from farm.model.states import TaskState
 from farm.model.work import Counts, Isolation, Job, Profile, Tag
 
@@ -388,6 +388,9 @@ class JobChange:
     order: str | None = None
     """forward, reverse, first-middle-last or every-N."""
     replace_existing: bool | None = None
+    project: str | None = None
+    """Whose share of the farm it uses from now on; "" means of no project."""
+    on_stall: StallPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

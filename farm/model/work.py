@@ -236,5 +236,7 @@ class Task:
     progress: float | None = None
     """0 to 1, of the live attempt."""
     runtime_s: float | None = None
+    load_s: float | None = None
+    """Of `runtime_s`: what the renderer took to load the scene; None: it does not say, or had it loaded."""
     reason: str = ""
     warnings: tuple[str, ...] = ()

@@ -387,6 +387,7 @@ _TASK_QUERY = sa.select(
     _STEP.c.name.label("step_name"),
     _ATTEMPT.c.node_id,
     _ATTEMPT.c.progress,
+    _ATTEMPT.c.load_s,
     _ATTEMPT.c.warnings,
 ).select_from(
     _TASK.join(_STEP, _STEP.c.id == _TASK.c.step_id).outerjoin(_ATTEMPT, _ATTEMPT.c.id == _TASK.c.attempt_id)
@@ -632,7 +633,7 @@ def newest_jobs(db: sa.Connection, *, limit: int) -> list[JobId]:
 
 
 _COLUMNS = frozenset(
-    {"name", "priority", "is_paused", "max_running", "pool", "max_retries", "max_failed_tasks"}
+    {"name", "priority", "is_paused", "max_running", "pool", "max_retries", "max_failed_tasks", "project"}
 )
 """Of what may change: what has a column. The rest lives in the settings' JSON."""
 

@@ -155,6 +155,7 @@ def task(row: Row) -> Task:
         node_id=row["node_id"],
         progress=row["progress"] if row["state"] in ("running", "assigned") else None,
         runtime_s=row["runtime_s"],
+        load_s=row["load_s"],
         reason=row["reason"],
         warnings=tuple(row["warnings"] or ()),
     )

@@ -39,6 +39,13 @@ def test_with_changes(cli: Cli, again: FakeFarm) -> None:
     assert (sent["name"], sent["settings"]["priority"], sent["settings"]["order"]) == ("b", 90, "reverse")
 
 
+def test_into_another_directory(cli: Cli, again: FakeFarm) -> None:
+    cli.good("resubmit", "12", "--output", "again")
+    assert again.last("POST", "/jobs").body["parameters"]["OutputDir"] == str(cli.folder / "again")
+    error = cli.bad("resubmit", "12", "--output", "/x/####.png")
+    assert "give a directory, the names of the files stay" in error
+
+
 def test_the_frames_that_failed(cli: Cli, again: FakeFarm) -> None:
     again.answer("GET", "/jobs/12/tasks", page(a_task(label="7"), a_task(label="Frame=9 Tile=1")))
     cli.good("resubmit", "12", "--failed")
@@ -64,6 +71,14 @@ def test_a_wrong_change_submits_nothing(cli: Cli, again: FakeFarm, words: tuple[
 def test_pretend_shows_what_would_be_submitted(cli: Cli, again: FakeFarm) -> None:
     out = json.loads(cli.good("resubmit", "12", "--frames", "5", "--pretend", "--json"))
     assert out["frames"] == [5]
+
+
+def test_project_and_stall_policy_are_changed(cli: Cli, farm: FakeFarm) -> None:
+    farm.answer("GET", "/jobs/12", a_view())
+    farm.answer("PATCH", "/jobs/12", a_view())
+    told = cli.good("change", "12", "--project", "", "--on-stall", "kill")
+    assert farm.last("PATCH", "/jobs/12").body == {"project": "", "on_stall": "kill"}
+    assert "changed: no project, a stalled frame: kill" in told
 
 
 def test_settings_are_changed_by_one_request_a_job(cli: Cli, farm: FakeFarm) -> None:

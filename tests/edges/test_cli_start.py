@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,27 @@ def test_help_imports_nothing_slow() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("words", [("fields", "jobs"), ("jobs", "stat=failed"), ("version",)], ids=" ".join)
+def test_what_needs_no_farm_loads_nothing_to_talk_to_one(words: tuple[str, ...], tmp_path: Path) -> None:
+    heavy = set(SLOW) - {"rich", "pydantic"} - ({"httpx"} if words[0] == "jobs" else set())
+    code = (
+        f"import sys; from farm.main import main; main({list(words)!r}); "
+        f"print({heavy!r} & sys.modules.keys())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_the_client_loads_no_command_line_of_its_library() -> None:
+    code = "import sys, farm.cli.client; print(sorted({'pygments', 'click', 'rich'} & sys.modules.keys()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_the_version_is_told(lonely_cli: Cli) -> None:

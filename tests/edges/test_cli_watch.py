@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from farm.cli import inline_image, looks, notify, preview
+from farm.cli import inline_image, notify, preview, waiting
 from farm.control.views import FoundLine
 from farm.model.attempts import PublishedFile
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.states import AttemptState, JobState
 from farm.model.work import Counts
-from tests.edges.cli_farm import Cli, FakeFarm, a_view, an_attempt, an_ended_view, page
+from tests.edges.cli_farm import Cli, FakeFarm, a_job, a_task, a_view, an_attempt, an_ended_view, page
 
 # --- grep -----------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ def test_options_that_do_not_go_together_are_refused(lonely_cli: Cli, words: tup
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What the desktop would have shown."""
     found: list[tuple[str, str]] = []
-    monkeypatch.setattr(looks, "notify", lambda title, text: found.append((title, text)))
+    monkeypatch.setattr(waiting, "notify", lambda title, text: found.append((title, text)))
     return found
 
 
@@ -89,6 +89,17 @@ def test_the_end_is_notified_and_tells_the_status(
 
     assert len(told) == 1
     assert told[0][0] == f"job 12 shot_010 is {state}"
+
+
+@pytest.mark.parametrize("command", ["wait", "watch"])
+def test_the_end_names_the_first_failure_and_its_reason(
+    cli: Cli, farm: FakeFarm, told: list[tuple[str, str]], command: str
+) -> None:
+    farm.answer("GET", "/jobs/12", a_view(a_job(state=JobState.FAILED), counts=Counts(failed=1, done=2)))
+    farm.answer("GET", "/jobs/12/tasks", page(a_task(reason="no camera [/] \x1b]52;c;aGk=\x07")))
+    out = cli(command, "12").out
+    assert "first failed: render 7 on blade-3: no camera [/] \\x1b]52" in out
+    assert "farm logs 12 --task 4711" in out
 
 
 def test_the_first_failure_is_notified_once(cli: Cli, farm: FakeFarm, told: list[tuple[str, str]]) -> None:

@@ -14,7 +14,7 @@ from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome, TaskState
 from farm.store import dispatching, jobs, moves, nodes
-from farm.store.engine import open_engine, writing
+from farm.store.engine import open_engine, reading, writing
 from farm.store.tables import StepRow
 from farm.wire.messages import Finished, Heartbeat, LogChunk
 from tests.edges.api import V1, Api, open_api, submission, template
@@ -595,6 +595,20 @@ def test_a_cancelled_job_gets_no_frames(api: Api) -> None:
     answer = api.anna.post(f"{V1}/jobs/{job_id}/frames", json={"frames": "11"})
     assert answer.status_code == 409
     assert "farm resubmit" in answer.json()["error"]["message"]
+
+
+def test_project_and_stall_policy_change_and_stay(api: Api) -> None:
+    job_id = api.submit(api.anna)
+    path = f"{V1}/jobs/{job_id}"
+    body = {"project": "dune", "on_stall": "kill"}
+    assert api.anna.patch(path, json=body).status_code == 200
+    settings = api.anna.get(path).json()["job"]["settings"]
+    assert (settings["project"], settings["on_stall"]) == ("dune", "kill")
+    with reading(api.engine) as db:
+        assert db.scalar(sa.text("SELECT project FROM job")) == "dune", "what shares are counted by"
+    assert api.anna.patch(path, json={"project": ""}).json()["job"]["settings"]["project"] == ""
+    for wrong in ({"project": "\x1b"}, {"on_stall": "explode"}):
+        assert api.anna.patch(path, json=wrong).status_code in (400, 422)
 
 
 def test_settings_change_and_what_is_wrong_is_told(api: Api) -> None:

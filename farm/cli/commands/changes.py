@@ -80,6 +80,14 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
             Literal["compute", "bandwidth", "balanced"] | None,
             typer.Option(help="What the frames cost most."),
         ] = None,
+        project: Annotated[
+            str | None,
+            typer.Option(metavar="NAME", help="Whose share of the farm it uses; '' for none."),
+        ] = None,
+        on_stall: Annotated[
+            Literal["warn", "copy", "migrate", "kill"] | None,
+            typer.Option(help="What to do about a frame that hangs or crawls."),
+        ] = None,
         order: OrderOption = None,
         overwrite: Annotated[
             bool | None,
@@ -103,6 +111,8 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
             "tag": profile,
             "order": order,
             "replace_existing": overwrite,
+            "project": project,
+            "on_stall": on_stall,
         }
         changes.settings(connect(), jobs, body, is_quiet=quiet, is_json=json)
 
@@ -134,6 +144,15 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
             str | None, typer.Option("--frames", "-f", metavar="RANGE", help="Other frames.")
         ] = None,
         failed: Annotated[bool, typer.Option("--failed", help="The frames that failed.")] = False,
+        output: Annotated[
+            str | None,
+            typer.Option(
+                "--output",
+                "-o",
+                metavar="DIRECTORY",
+                help="Where its files go; their names stay.",
+            ),
+        ] = None,
         parameters: Annotated[
             list[str] | None,
             typer.Option("-p", metavar="NAME=VALUE", help="Another value for a parameter. Repeatable."),
@@ -177,6 +196,7 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
 
         wish = Wish(
             frames=frames,
+            output=output,
             parameters=tuple(parameters or ()),
             name=name,
             priority=priority,
