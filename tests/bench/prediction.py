@@ -115,7 +115,8 @@ class Watched(BoardDesk):
     def decide(self, now: float) -> Sequence[tuple[int, int]]:
         chosen = super().decide(now)
         for node, job in chosen:
-            decision = self.board.decisions[StepId(job), self.world.nodes[node].id, "gpu"]
+            decision = self.board.decision(StepId(job), self.world.nodes[node].id, "gpu")
+            assert decision is not None
             ended = sum(self.learner.runs(str(job)).values())
             self._predicted[node] = (ended, decision.predicted_s, decision.upper_s)
         return chosen
