@@ -805,8 +805,9 @@ def _has_ended(journal: Journal, attempt_id: AttemptId) -> bool:
 def renderer_environment(settings: Settings) -> dict[str, str]:
     """What session hosts, and so renderers, see of the agent's own variables."""
     environment = inherited_environment((*_LET_THROUGH, *settings.renderer_environment))
-    # Last: `python` exists on machines that have none, and nothing of the system's is shadowed.
-    environment["PATH"] = os.pathsep.join(
-        (environment.get("PATH") or os.defpath, str(Path(sys.executable).parent))
-    )
+    # Last: `python` exists on machines that have none, and nothing of the system's is shadowed. An activated
+    # virtual environment comes first: a Python inside a renderer (Debian's Blender) would take its library.
+    own = str(Path(sys.executable).parent)
+    others = [folder for folder in (environment.get("PATH") or os.defpath).split(os.pathsep) if folder != own]
+    environment["PATH"] = os.pathsep.join((*others, own))
     return environment

@@ -107,7 +107,9 @@ class Window:
         """A node serves its pools in order: the scores of the first that has any, the others' not even
         compared."""
         for rank, others in self._by_rank():
-            self._rank = rank  # in the end the last: where there is nothing, a warm scene is of a pool that may
+            self._rank = (
+                rank  # in the end the last: where there is nothing, a warm scene is of a pool that may
+            )
             found: Floats = scores + others[: len(scores)]
             if found.max(initial=NOTHING) > NOTHING:
                 return found

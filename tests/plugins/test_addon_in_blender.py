@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,11 @@ class Drive:
 
 def blender(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FARM_")}
+    own = str(
+        Path(sys.executable).parent
+    )  # of an activated virtual environment Blender's Python takes the library
     environment |= {
+        "PATH": os.pathsep.join(each for each in os.environ["PATH"].split(os.pathsep) if each != own),
         "HOME": str(home),
         "XDG_STATE_HOME": str(home / "state"),
         "BLENDER_USER_RESOURCES": str(home),

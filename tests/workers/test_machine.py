@@ -13,9 +13,10 @@ import pytest
 
 from farm.model.ids import AttemptId
 from farm.model.machines import DeviceKind
-from farm.settings import Settings
+from farm.settings import Settings, load_settings
 from tests.waiting import wait_until
 from workers import capabilities, cpu_benchmark, processes
+from workers.agent import renderer_environment
 from workers.gauges import Gauges
 
 # --- CPU -------------------------------------------------------------------------------------------------
@@ -145,3 +146,12 @@ def test_tagged_processes_are_found_and_killed_and_no_others() -> None:
         mine.kill()
         mine.wait()
     assert processes.start_time(mine.pid) is None
+
+
+def test_renderers_find_the_systems_programs_before_those_of_the_farms_own_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", os.pathsep.join((own, "/usr/bin", "/bin")))  # as `activate` leaves it
+    found = renderer_environment(load_settings(environment={}, state_dir=tmp_path))["PATH"]
+    assert found.split(os.pathsep) == ["/usr/bin", "/bin", own]
