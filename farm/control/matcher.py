@@ -105,15 +105,16 @@ class Matcher:
     ) -> tuple[Assignment, ...]:
         """Which tasks start where now, short ones that queue behind others among them."""
         self._has_work = True
+        now = float(db.scalar(sa.select(db_now())) or 0.0)
         groups, free, kept = sharing.read(db, self._settings, groups).round(groups, views)
 
         def policy(
             groups: Sequence[Group], views: Sequence[NodeView], limit: int, free: Mapping[str, int]
         ) -> tuple[Assignment, ...]:
-            return self._plan(db, groups, views, limit=limit, free=free)
+            return self._plan(db, groups, views, now=now, limit=limit, free=free)
 
         plan = plan_around(policy, groups, kept, limit=limit, free=free)
-        ahead = match.queue_ahead(groups, kept.views, plan, limit=limit)
+        ahead = match.queue_ahead(groups, kept.views, plan, limit=limit, now=now)
         self.is_ahead = bool(ahead)
         return match.merged(plan + ahead)
 
@@ -123,6 +124,7 @@ class Matcher:
         groups: Sequence[Group],
         views: Sequence[NodeView],
         *,
+        now: float,
         limit: int,
         free: Mapping[str, int],
     ) -> tuple[Assignment, ...]:
@@ -131,7 +133,6 @@ class Matcher:
             score = SCORES[self._settings.policy]
             return match.plan(groups, views, score=score, limit=limit, free=free)
         groups = self._with_history(db, policy.model, groups)
-        now = float(db.scalar(sa.select(db_now())) or 0.0)
         return policy.plan(groups, views, now=now, hour=_hour(now), limit=limit, free=free)
 
     def nothing_waits(self) -> None:

@@ -95,6 +95,8 @@ class Group:
     submitted_at: float = 0.0
     mean_runtime_s: float | None = None
     """Of its tasks that are done; None: not known yet."""
+    runtimes: int = 0
+    """How many that is the mean of."""
     avoid: frozenset[NodeId] = frozenset()
     """Nodes where this group's tasks have failed for the node's own reasons."""
     holds: tuple[str, ...] = ()
@@ -756,12 +758,19 @@ def merged(plan: Sequence[Assignment]) -> tuple[Assignment, ...]:
 
 
 def queue_ahead(
-    groups: Sequence[Group], nodes: Sequence[NodeView], plans: Sequence[Assignment], *, limit: int
+    groups: Sequence[Group],
+    nodes: Sequence[NodeView],
+    plans: Sequence[Assignment],
+    *,
+    limit: int,
+    now: float = 0.0,
 ) -> tuple[Assignment, ...]:
     """Short tasks for devices that are busy (or will be by `plans`): no slot need wait for a message.
 
     Only tasks that ask for no more than a slot, only behind other short tasks, and only while no group that
-    comes first is left waiting. All devices get queues of one length, as far as there are tasks.
+    comes first is left waiting. All devices get queues of one length, as far as there are tasks. The first
+    tasks of a step to end are its shortest ones: no more are queued at a time than have ended, and none
+    behind one that has been there for longer than queues are meant to last. now: seconds, as `Use.since`.
     """
     given: dict[StepId, int] = defaultdict(int)
     held: dict[tuple[NodeId, str], int] = defaultdict(int)
@@ -778,7 +787,7 @@ def queue_ahead(
         for use in node.uses:
             for device_id in use.device_id.split(","):
                 held[node.id, device_id] += 1
-                if not _takes_moments(use.mean_runtime_s):
+                if not _takes_moments(use.mean_runtime_s) or now - use.since > 2 * AHEAD_S:
                     slow.add((node.id, device_id))
     ahead: list[Assignment] = []
     left = limit - sum(assignment.count for assignment in plans)
@@ -794,7 +803,7 @@ def queue_ahead(
             for device in _queueing_devices(group, node)
             if (node.id, device.id) not in slow
         ]
-        wanted = min(waiting, left)
+        wanted = min(waiting, left, group.runtimes)
         depth = _depth(group, places, held, wanted)
         counts: dict[tuple[NodeId, str], int] = defaultdict(int)
         for level in (depth - 1, depth):

@@ -153,6 +153,7 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
             priority=row["priority"],
             submitted_at=row["submitted_at"],
             mean_runtime_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
+            runtimes=row["runtime_count"],
             user=row["user"],
             project=row["project"],
         )

@@ -199,7 +199,7 @@ class FarmUnderTest:
     def job(self, job_id: int) -> Any:
         return self.get(f"/jobs/{job_id}")
 
-    def wait_for_job(self, job_id: int, *, timeout_s: float = 90.0) -> str:
+    def wait_for_job(self, job_id: int, *, timeout_s: float = 90.0, pause_s: float = 0.2) -> str:
         """Until the job has ended; returns its state."""
 
         def ended() -> str:
@@ -208,7 +208,7 @@ class FarmUnderTest:
             return str(view["job"]["state"]) if view and view["job"]["state"] in ENDED else ""
 
         try:
-            return wait_until(ended, f"job {job_id} ends", timeout_s=timeout_s, pause_s=0.2)
+            return wait_until(ended, f"job {job_id} ends", timeout_s=timeout_s, pause_s=pause_s)
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.last}\n{self.logs()}") from error
 

@@ -140,11 +140,11 @@ def test_settings_and_amounts_are_read() -> None:
 
 
 def test_short_tasks_do_not_queue_past_a_limit() -> None:
-    short = group(1, ("arnold", 1), mean_runtime_s=0.1)
+    short = group(1, ("arnold", 1), mean_runtime_s=0.1, runtimes=99)
     busy = node("a", 1, [Use(device_id="cpu", mean_runtime_s=0.1)])
     told = counted([short], [busy], Ledger({"arnold": limit()}))
     assert queue_ahead(told.groups, [busy], (), limit=99) == ()
-    free = group(1, mean_runtime_s=0.1)
+    free = group(1, mean_runtime_s=0.1, runtimes=99)
     assert queue_ahead(counted([free], [busy], Ledger({"arnold": limit()})).groups, [busy], (), limit=99)
 
 

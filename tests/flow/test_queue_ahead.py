@@ -18,7 +18,7 @@ BUSY = NodeView(
     capabilities=Capabilities(cpus=2, memory_mib=1000, devices=(CPU,)),
     uses=(Use(device_id="cpu", mean_runtime_s=SHORT_S / 5),) * 2,
 )
-SHORT = Group(step_id=StepId(1), job_id=JobId(1), ready=100, mean_runtime_s=SHORT_S / 5)
+SHORT = Group(step_id=StepId(1), job_id=JobId(1), ready=100, mean_runtime_s=SHORT_S / 5, runtimes=999)
 
 
 def count(assignments: tuple[Assignment, ...]) -> int:
@@ -60,6 +60,13 @@ def test_queues_are_filled_to_one_length(slots: list[int], queued: list[int], re
     assert all(depth[node.id] > longest - 1.001 for node in nodes)
     room = sum(max(0, n * MOST_AHEAD - q) for n, q in zip(slots, queued, strict=False))
     assert count(plan) == min(ready, room)
+
+
+def test_the_first_tasks_to_end_may_be_the_shortest() -> None:
+    assert count(queue_ahead([replace(SHORT, runtimes=3)], [BUSY], (), limit=500)) == 3
+    long = replace(BUSY, uses=(replace(BUSY.uses[0], since=50.0),) * 2)
+    assert queue_ahead([SHORT], [long], (), limit=500, now=50.0 + 2 * AHEAD_S) != ()
+    assert queue_ahead([SHORT], [long], (), limit=500, now=50.1 + 2 * AHEAD_S) == ()
 
 
 def test_what_was_planned_in_the_same_round_counts() -> None:
