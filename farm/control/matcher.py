@@ -30,6 +30,8 @@ _STEPS_KEPT = 20_000
 _FORECASTS_KNOWN = 10_000
 _RUNS_A_BATCH = 8
 """Of one step on one device: of very short tasks more would teach nothing new."""
+_AHEAD = 4.0
+"""With so many tasks for each slot of the farm no slot waits for the next round."""
 SCORES: dict[str, match.Score] = {"fitness": match.fitness, "fifo": match.fifo}
 
 
@@ -75,6 +77,11 @@ def predictive_of(settings: Settings, model: RunTimeModel | None = None) -> Pred
     )
 
 
+def _tasks_per_slot(views: Sequence[NodeView], plan: Sequence[Assignment]) -> float:
+    held = sum(len(view.uses) for view in views) + sum(each.count for each in plan)
+    return held / max(1, sum(view.capabilities.slots for view in views))
+
+
 class Matcher:
     """Owned by the scheduler's thread. `fitness` and `fifo` learn nothing."""
 
@@ -86,7 +93,7 @@ class Matcher:
         self._is_policy_told = False
         self._has_work = False
         self.is_ahead = False
-        """The last plan let tasks queue behind others: no slot waits for the next one."""
+        """The last plan let many tasks queue behind others: no slot waits for the next one."""
         self._prices: tuple[dict[str, list[float]], float] = ({}, 0.0)
         """As they were saved last."""
         self._forecast: set[tuple[JobId, int]] = set()
@@ -115,7 +122,7 @@ class Matcher:
 
         plan = plan_around(policy, groups, kept, limit=limit, free=free)
         ahead = match.queue_ahead(groups, kept.views, plan, limit=limit, now=now)
-        self.is_ahead = bool(ahead)
+        self.is_ahead = bool(ahead) and _tasks_per_slot(kept.views, plan + ahead) >= _AHEAD
         return match.merged(plan + ahead)
 
     def _plan(

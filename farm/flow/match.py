@@ -746,6 +746,8 @@ AHEAD_S: Final = 2.0
 """A queued task waits, and holds up what comes after it, for about so long at most."""
 MOST_AHEAD: Final = 32
 """How many short tasks may wait on a device for each of its slots."""
+_TRUST: Final = 4
+"""For each task of a step that was short, so many more are queued at a time on the word that they are."""
 
 
 def merged(plan: Sequence[Assignment]) -> tuple[Assignment, ...]:
@@ -769,8 +771,9 @@ def queue_ahead(
 
     Only tasks that ask for no more than a slot, only behind other short tasks, and only while no group that
     comes first is left waiting. All devices get queues of one length, as far as there are tasks. The first
-    tasks of a step to end are its shortest ones: no more are queued at a time than have ended, and none
-    behind one that has been there for longer than queues are meant to last. now: seconds, as `Use.since`.
+    tasks of a step to end are its shortest ones: only a few times as many as have ended are queued at once,
+    and none behind one that has been there for longer than queues are meant to last. now: seconds, as
+    `Use.since`.
     """
     given: dict[StepId, int] = defaultdict(int)
     held: dict[tuple[NodeId, str], int] = defaultdict(int)
@@ -803,7 +806,7 @@ def queue_ahead(
             for device in _queueing_devices(group, node)
             if (node.id, device.id) not in slow
         ]
-        wanted = min(waiting, left, group.runtimes)
+        wanted = min(waiting, left, _TRUST * group.runtimes)
         depth = _depth(group, places, held, wanted)
         counts: dict[tuple[NodeId, str], int] = defaultdict(int)
         for level in (depth - 1, depth):
