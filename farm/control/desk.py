@@ -92,7 +92,6 @@ from farm.model.work import Job, Step, Submission, Tag, Task
 from farm.settings import Settings
 from farm.store import (
     audit,
-    dispatching,
     events,
     jobs,
     leader,
@@ -101,6 +100,7 @@ from farm.store import (
     logs,
     moves,
     nodes,
+    ready,
     rows,
     stalling,
     tokens,
@@ -853,13 +853,13 @@ class _Matching:
     @property
     def nodes(self) -> list[NodeView]:
         if self._nodes is None:
-            self._nodes = nodes.views(self._db, dispatching.uses(self._db))
+            self._nodes = nodes.views(self._db, ready.uses(self._db))
         return self._nodes
 
     def groups(self, job_id: JobId) -> list[match.Group]:
         if self._groups is None:
             self._groups = {}
-            for group in dispatching.groups(self._db):
+            for group in ready.groups(self._db):
                 self._groups.setdefault(group.job_id, []).append(group)
         return self._groups.get(job_id, [])
 
@@ -989,7 +989,7 @@ def _needed_jobs(db: sa.Connection, job: Job) -> Iterable[WhyLine]:
 
 
 def _waits_for_licence(db: sa.Connection, step: Step) -> Iterable[WhyLine]:
-    wait_s = dispatching.licence_wait_s(db, step.id)
+    wait_s = ready.licence_wait_s(db, step.id)
     if wait_s > 0:
         yield WhyLine(
             step=step.name,
@@ -999,7 +999,7 @@ def _waits_for_licence(db: sa.Connection, step: Step) -> Iterable[WhyLine]:
 
 
 def _why_group(db: sa.Connection, step: Step, group: match.Group, matching: _Matching) -> Iterable[WhyLine]:
-    due_s = dispatching.next_due_s(db, step.id)
+    due_s = ready.next_due_s(db, step.id)
     if due_s > 0:
         yield WhyLine(step=step.name, text=f"tries again in {duration(due_s)} after failures")
         return
@@ -1048,7 +1048,7 @@ def _why_task(db: sa.Connection, job: Job, task: Task, matching: _Matching) -> I
     if task.state is TaskState.WAITING or job.state is not JobState.ACTIVE:
         yield from (why for why in _why_job(db, job, matching) if why.step in ("", task.step))
         return
-    delay = dispatching.delay(db, task.id)
+    delay = ready.delay(db, task.id)
     if delay.seconds > 0:
         last = f" after: {task.reason}" if task.reason else ""
         yield line(f"tries again in {duration(delay.seconds)}{last}")

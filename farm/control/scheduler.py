@@ -45,12 +45,15 @@ from farm.store import (
     dispatching,
     events,
     jobs,
+    leases,
     limits,
     logs,
     moves,
     nodes,
     outbox,
     preempting,
+    ready,
+    settling,
     stalling,
 )
 from farm.store.engine import reading
@@ -306,7 +309,7 @@ class Scheduler:
             for beat in heard.heartbeats.values():
                 self._settle_heartbeat(db, beat, answers)
             for node_id, progress, chunks in _by_node(heard.telemetry):
-                dispatching.progressed(db, node_id, progress)
+                settling.progressed(db, node_id, progress)
                 logs.append(db, node_id, chunks)
         return answers
 
@@ -324,13 +327,13 @@ class Scheduler:
         touched = [a for found in (begun, ended) for per_node in found.values() for a in per_node]
         if not touched:
             return
-        dispatching.lock_jobs_of(db, touched)
+        settling.lock_jobs_of(db, touched)
         for node_id, attempt_ids in begun.items():
             # One that ended in the same batch goes straight to its end.
             still = [a for a in attempt_ids if a not in ended.get(node_id, {})]
             if still:
-                dispatching.started(db, node_id, still)
-        dispatching.finished(db, {node_id: list(found.values()) for node_id, found in ended.items()})
+                settling.started(db, node_id, still)
+        settling.finished(db, {node_id: list(found.values()) for node_id, found in ended.items()})
         for node_id, finished in ended.items():
             answers.append((node_id, ReportsAccepted(attempt_ids=tuple(finished))))
             self._ended.update(finished)
@@ -353,18 +356,16 @@ class Scheduler:
         if hearing.is_old:
             return
         stalling.witness(db, beat.node_id, beat.evidence)
-        dispatching.lock_jobs_of(db, beat.attempts)
-        kept, stop = dispatching.renew(db, beat.node_id, beat.attempts, lease_s=settings.lease_s)
-        unsent, gone = dispatching.unheard(
-            db, beat.node_id, set(beat.attempts), relaunch_s=settings.relaunch_s
-        )
+        settling.lock_jobs_of(db, beat.attempts)
+        kept, stop = leases.renew(db, beat.node_id, beat.attempts, lease_s=settings.lease_s)
+        unsent, gone = leases.unheard(db, beat.node_id, set(beat.attempts), relaunch_s=settings.relaunch_s)
         if unsent:
             outbox.owe_launches(db, {beat.node_id: unsent})
         if gone and not hearing.is_first:
-            dispatching.lock_jobs_of(db, gone)
+            settling.lock_jobs_of(db, gone)
             reason = f"{beat.node_id} says that it does not run it any more"
             lost = [Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in gone]
-            dispatching.finished(db, {beat.node_id: lost})
+            settling.finished(db, {beat.node_id: lost})
         answers.append(
             (beat.node_id, HeartbeatAnswer(sequence=beat.sequence, keep=tuple(kept), stop=tuple(stop)))
         )
@@ -376,12 +377,12 @@ class Scheduler:
             return
         suspect_s = settings.suspect_s
         with reading(self._engine) as db:
-            silence = dispatching.silence(db, heard_s=suspect_s)
+            silence = leases.silence(db, heard_s=suspect_s)
             if settings.outage_s and is_outage(silence):
                 self._outage_at = self._clock()
             # Nodes do not come back all at once: they get a whole lease from when most are heard again.
             is_patient = self._clock() - self._outage_at < settings.lease_s
-            expired = dispatching.expired(db, grace_s=settings.outage_s if is_patient else 0.0)
+            expired = leases.expired(db, grace_s=settings.outage_s if is_patient else 0.0)
         if expired:
             reach("scheduler.expiring")
         with self._leading() as db:
@@ -391,7 +392,7 @@ class Scheduler:
                 _tell_of_outage(db, silence if is_patient else None, settings.outage_s)
             if expired:
                 moves.lock_jobs(db, {job_id for _, job_id in expired})
-                dispatching.expire_leases(db, [attempt_id for attempt_id, _ in expired])
+                settling.expire_leases(db, [attempt_id for attempt_id, _ in expired])
 
     def _make_way(self, from_priority: int) -> None:
         """Stop what loses little for urgent tasks that find no room, where their jobs ask for it."""
@@ -400,8 +401,8 @@ class Scheduler:
             asking = preempting.asking(db, from_priority=from_priority)
             if not asking:
                 return
-            waiting = dispatching.groups(db)
-            views = nodes.views(db, dispatching.uses(db))
+            waiting = ready.groups(db)
+            views = nodes.views(db, ready.uses(db))
             groups, free, kept = sharing.read(db, settings, waiting).round(waiting, views)
             most = max((group.priority for group in groups if group.job_id in asking), default=0)
             ways = make_way(
@@ -445,11 +446,11 @@ class Scheduler:
             if self._ended:
                 self._matcher.learn(db, self._ended)
                 self._ended.clear()
-            groups = dispatching.groups(db)
+            groups = ready.groups(db)
             if not groups:
                 self._matcher.nothing_waits()
                 return 0
-            views = nodes.views(db, dispatching.uses(db))
+            views = nodes.views(db, ready.uses(db))
             plan = self._matcher.plan(db, groups, views, limit=self._settings.batch)
         if not plan:
             return 0
@@ -458,7 +459,7 @@ class Scheduler:
         by_step: dict[StepId, list[Assignment]] = {}
         for assignment in plan:
             by_step.setdefault(assignment.step_id, []).append(assignment)
-        leases: list[dispatching.Lease] = []
+        given: list[dispatching.Lease] = []
         with self._leading() as db:
             self._take_out_sent(db)
             moves.lock_jobs(db, {a.job_id for a in plan})
@@ -467,7 +468,7 @@ class Scheduler:
             for step_id, assignments in by_step.items():
                 places = _within_limits(ledger, needs.get(step_id, ()), assignments)
                 claimed = dispatching.claim(db, step_id, [(a.node_id, a.count) for a in places])
-                leases += (
+                given += (
                     dispatching.Lease(
                         attempt_id=AttemptId(self._new_id()),
                         task=task,
@@ -479,9 +480,9 @@ class Scheduler:
                     for decision in [self._matcher.decision(place)]
                     for task in tasks
                 )
-            dispatching.lease(db, leases, lease_s=self._settings.lease_s)
+            dispatching.lease(db, given, lease_s=self._settings.lease_s)
         reach("scheduler.leased")
-        return len(leases)
+        return len(given)
 
     # --- sending ----------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from farm.model.limits import limits_needed
 from farm.model.machines import NodeView
 from farm.model.sharing import read_reservation
 from farm.settings import Settings
-from farm.store import dispatching, limits, preempting
+from farm.store import limits, preempting, ready
 from farm.store.engine import db_now
 from farm.text import duration, plural
 
@@ -93,7 +93,7 @@ def read(db: sa.Connection, settings: Settings, groups: Sequence[Group]) -> Shar
     if wide and settings.wide_patience_s is not None:
         now = float(db.scalar(sa.select(db_now())) or 0.0)
         late = [group for group in wide if now - group.submitted_at >= settings.wide_patience_s]
-        found = dispatching.idle_since(db, late)
+        found = ready.idle_since(db, late)
         idle_since = {step: at for step, at in found.items() if now - at >= settings.wide_patience_s}
     return Sharing(rules=rules, ledger=ledger, user_room=room, idle_since=idle_since, now=now)
 

@@ -26,7 +26,7 @@ from farm.model.stalls import Origin, StallKind, StallPolicy, Verdict
 from farm.model.states import Outcome
 from farm.model.work import Isolation
 from farm.settings import Settings
-from farm.store import dispatching, moves, nodes, stalling
+from farm.store import moves, nodes, ready, stalling
 from farm.store.stalling import Running, Waiting
 
 _LOG = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class StallWatch:
         if _is_crowd(judged):
             _LOG.warning("many nodes wait for a disk: the file server is to blame, nothing is moved")
             stalled = [(seen, v) for seen, v in stalled if v.kind is not StallKind.WEDGED]
-        speculates = self._settings.speculate and not dispatching.groups(db)
+        speculates = self._settings.speculate and not ready.groups(db)
         if not stalled and not speculates:
             return []
         rooms = _Rooms(db, self._settings, self._run_times)
@@ -261,7 +261,7 @@ class _Rooms:
 
     def __init__(self, db: sa.Connection, settings: Settings, run_times: RunTimes) -> None:
         self._run_times = run_times
-        views = nodes.views(db, dispatching.uses(db))
+        views = nodes.views(db, ready.uses(db))
         kept = sharing.read(db, settings, ()).round((), views)[2]
         self._rooms = {view.id: match.Room.of(view) for view in kept.views}
 

@@ -15,7 +15,7 @@ from farm.model.ids import AttemptId, JobId
 from farm.model.stalls import Evidence, Origin
 from farm.model.states import Outcome, TaskState
 from farm.model.work import Isolation
-from farm.store import dispatching, jobs, moves, stalling
+from farm.store import jobs, leases, moves, settling, stalling
 from farm.store.engine import reading, writing
 from farm.store.tables import AttemptRow, TaskRow
 from farm.wire.messages import Finished
@@ -48,34 +48,34 @@ def lease(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> N
 
 def start(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> None:
     found = _some(db, draw, "assigned", "running", "lost")
-    dispatching.lock_jobs_of(db, found)
-    dispatching.started(db, BLADE, found)
+    settling.lock_jobs_of(db, found)
+    settling.started(db, BLADE, found)
 
 
 def finish(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> None:
     found = _some(db, draw, "assigned", "running", "cancelling", "lost", "succeeded")
-    dispatching.lock_jobs_of(db, found)
+    settling.lock_jobs_of(db, found)
     outcomes = [Outcome.SUCCEEDED, *Outcome]
     ends = [Finished(attempt_id=a, outcome=draw.choice(outcomes), runtime_s=1.0) for a in found]
-    dispatching.finished(db, {BLADE: ends})
+    settling.finished(db, {BLADE: ends})
 
 
 def renew(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> None:
     found = _some(db, draw, "assigned", "running", "lost")
-    dispatching.lock_jobs_of(db, found)
-    dispatching.renew(db, BLADE, found, lease_s=30)
+    settling.lock_jobs_of(db, found)
+    leases.renew(db, BLADE, found, lease_s=30)
 
 
 def expire(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> None:
     found = _some(db, draw, "assigned", "running", "cancelling")
-    dispatching.lock_jobs_of(db, found)
+    settling.lock_jobs_of(db, found)
     db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id.in_(found)).values(lease_until=0.0))
-    dispatching.expire_leases(db, found)
+    settling.expire_leases(db, found)
 
 
 def stall(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> None:
     found = _some(db, draw, "running")
-    dispatching.lock_jobs_of(db, found)
+    settling.lock_jobs_of(db, found)
     stalling.witness(db, BLADE, [Evidence(attempt_id=attempt, age_s=9.0) for attempt in found])
     for seen in stalling.running(db):
         if seen.id not in found:

@@ -18,7 +18,7 @@ from farm.model.machines import Capabilities, Demand, Device, DeviceKind, Device
 from farm.model.probes import Probe, Tier
 from farm.model.states import NodeState, Outcome
 from farm.model.work import Isolation, Tag
-from farm.store import dispatching, events, jobs, moves, nodes
+from farm.store import events, jobs, moves, nodes, ready, settling
 from farm.store.engine import reading, writing
 from farm.wire.messages import Finished, Heartbeat
 from tests.contract.test_store import a_step, submit
@@ -81,7 +81,7 @@ def finish(engine: sa.Engine, job_id: JobId, name: str, **told: Any) -> None:
     )
     with writing(engine) as db:
         moves.lock_jobs(db, {job_id})
-        dispatching.finished(db, {NODE: [replace(report, **told)]})
+        settling.finished(db, {NODE: [replace(report, **told)]})
 
 
 def test_use_is_kept_with_the_attempt_and_summed_per_job(engine: sa.Engine) -> None:
@@ -131,7 +131,7 @@ def test_what_a_probe_step_showed_is_learnt_by_those_that_depend_on_it(engine: s
     finish(engine, job_id, "a1", probe=PROBE, usage=USAGE)
     with reading(engine) as db:
         learnt = [step.profile.source for step in jobs.read_job(db, job_id).steps]
-        seen = {group.step_id: group.demand.vram_seen_mib for group in dispatching.groups(db)}
+        seen = {group.step_id: group.demand.vram_seen_mib for group in ready.groups(db)}
         job = jobs.read_job(db, job_id)
     assert learnt == ["probe", "prior", "probe"]
     assert job.steps[0].profile.device_model == "RTX"
@@ -144,12 +144,12 @@ def test_the_most_vram_that_was_seen_counts_for_the_next(engine: sa.Engine) -> N
     finish(engine, job_id, "a1", usage=USAGE)
     finish(engine, job_id, "a2", usage=replace(USAGE, vram_peak_mib=8_000))
     with reading(engine) as db:
-        (group,) = dispatching.groups(db)
+        (group,) = ready.groups(db)
     assert group.demand.vram_seen_mib == 10_000
     with writing(engine) as db:
         lease(db, group.step_id, NODE, 1, device_id="GPU-1")
     with reading(engine) as db:
-        (use,) = dispatching.uses(db)[NODE]
+        (use,) = ready.uses(db)[NODE]
     assert use.vram_mib == 11_500 + VRAM_RESERVE_MIB
 
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from farm.flow import match
 from farm.model.ids import NodeId
 from farm.model.states import Outcome
-from farm.store import dispatching, nodes
+from farm.store import dispatching, nodes, ready
 from farm.store.engine import reading, writing
 from tests.contract.test_store import BLADE, a_step, claim, enrol, finish, submit
 
@@ -18,7 +18,7 @@ OTHER = NodeId("other")
 def groups(engine: sa.Engine) -> list[tuple[int, set[str]]]:
     """Of each group: tasks that may start now, and the nodes that they avoid."""
     with reading(engine) as db:
-        return [(g.ready, set(g.avoid)) for g in dispatching.groups(db)]
+        return [(g.ready, set(g.avoid)) for g in ready.groups(db)]
 
 
 def test_a_task_that_must_wait_takes_no_slot_from_others(engine: sa.Engine) -> None:
@@ -39,8 +39,8 @@ def test_matching_sends_a_failed_task_to_another_node(engine: sa.Engine) -> None
     assert groups(engine) == [(1, set()), (1, {"blade"})]
     with reading(engine) as db:
         plan = match.plan(
-            dispatching.groups(db),
-            nodes.views(db, dispatching.uses(db)),
+            ready.groups(db),
+            nodes.views(db, ready.uses(db)),
             score=match.fitness,
             limit=10,
         )

@@ -15,7 +15,7 @@ from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.limits import LIMIT_PREFIX, Limit, LimitScope
 from farm.model.machines import Demand
 from farm.model.states import Outcome, TaskState
-from farm.store import dispatching, jobs, leader, limits, moves, preempting
+from farm.store import jobs, leader, limits, moves, preempting, ready
 from farm.store.engine import reading, writing
 from farm.store.leader import Lead
 from farm.store.tables import TaskRow
@@ -147,8 +147,8 @@ def test_a_step_whose_renderers_find_no_licence_waits_whole_until_one_is_done(en
         """(groups with something ready, seconds that the step waits)"""
         with reading(engine) as db:
             step_id = jobs.read_job(db, job_id).steps[0].id
-            found = dispatching.groups(db, job_id=job_id)
-            return len(found), dispatching.licence_wait_s(db, step_id)
+            found = ready.groups(db, job_id=job_id)
+            return len(found), ready.licence_wait_s(db, step_id)
 
     first, second = claim(engine, job_id, 2)
     assert waiting() == (1, 0.0)
@@ -191,7 +191,7 @@ def test_a_task_makes_way_and_is_ready_again_at_once(engine: sa.Engine) -> None:
         assert preempting.asking(db, from_priority=96) == set()
         found = [v for v in preempting.victims(db, below=95, ran_s=60.0) if v.id == first]
         assert low not in {v.job_id for v in preempting.victims(db, below=40, ran_s=60.0)}
-        (group,) = dispatching.groups(db, job_id=high)
+        (group,) = ready.groups(db, job_id=high)
     with writing(engine) as db:
         moves.lock_jobs(db, [low])
         assert preempting.stop(db, [Way(victim=v, group=group) for v in found]) == 1

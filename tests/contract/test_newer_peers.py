@@ -20,7 +20,7 @@ from farm.model.probes import Probe, Tier
 from farm.model.stalls import Evidence, StallKind
 from farm.model.states import Outcome, TaskState
 from farm.model.work import Isolation, Profile, Tag
-from farm.store import dispatching, events, hooks, jobs, limits, moves, nodes, rows, stalling
+from farm.store import events, hooks, jobs, limits, moves, nodes, ready, rows, settling, stalling
 from farm.store.engine import reading, writing
 from farm.store.tables import HookCallRow
 from farm.wire import messages
@@ -196,14 +196,14 @@ def test_an_older_scheduler_goes_on_with_what_a_newer_one_wrote(engine: sa.Engin
         read = jobs.read_attempt(db, attempt)
         assert (read.outcome, read.stall, read.origin) == (None, None, "match")
         assert {step.isolation for step in jobs.read_job(db, job_id).steps} == {Isolation.EXCLUSIVE}
-        assert dispatching.groups(db)
+        assert ready.groups(db)
     with writing(engine) as db:
         db.execute(sa.text("UPDATE attempt SET lease_until = 0"))
         moves.lock_jobs(db, [job_id])
-        dispatching.expire_leases(db, [attempt])
+        settling.expire_leases(db, [attempt])
         states = {task.state for task in jobs.list_tasks(db, job_id)}
         assert TaskState.HELD in states, "no second start of what may not be started twice"
-        dispatching.finished(db, {BLADE: [Finished(attempt_id=attempt, outcome=Outcome.SUCCEEDED)]})
+        settling.finished(db, {BLADE: [Finished(attempt_id=attempt, outcome=Outcome.SUCCEEDED)]})
         assert jobs.read_attempt(db, attempt).state == "succeeded"
 
 

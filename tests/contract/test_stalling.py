@@ -20,7 +20,7 @@ from farm.model.stalls import Evidence, Origin, StallKind, StallPolicy
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Isolation
 from farm.settings import load_settings
-from farm.store import dispatching, events, jobs, nodes, outbox, stalling
+from farm.store import events, jobs, nodes, outbox, ready, settling, stalling
 from farm.store.engine import reading, writing
 from farm.store.tables import AttemptRow
 from tests.contract.test_store import (
@@ -260,8 +260,8 @@ def test_the_copy_goes_on_when_the_first_one_fails_or_is_lost(engine: sa.Engine)
         else:
             with writing(engine) as db:
                 db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id == first).values(lease_until=0.0))
-                dispatching.lock_jobs_of(db, [first])
-                dispatching.expire_leases(db, [first])
+                settling.lock_jobs_of(db, [first])
+                settling.expire_leases(db, [first])
         assert task_states(engine, job_id) == ["running"]
         finish(engine, [second], node=OTHER)
         assert read(engine, job_id).state is JobState.DONE
@@ -448,9 +448,9 @@ def test_what_ran_out_of_memory_is_tried_where_there_is_more(engine: sa.Engine) 
     finish(engine, attempts, Outcome.OUT_OF_MEMORY, exit_code=-9, peak_memory_mib=30_000)
     later(engine)  # longer than other failures keep a task away
     with reading(engine) as db:
-        group = next(g for g in dispatching.groups(db) if g.ready)
+        group = next(g for g in ready.groups(db) if g.ready)
         (task,) = jobs.list_tasks(db, job_id)
-        waits = dispatching.delay(db, task.id)
+        waits = ready.delay(db, task.id)
     assert (group.demand.memory_mib, set(group.avoid)) == (45_000, {BLADE})
     assert waits.avoids == "needs 45,000 MiB of memory after running out of it"
     assert claim(engine, job_id, node=BLADE) == []

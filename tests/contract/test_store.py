@@ -25,7 +25,20 @@ from farm.model.machines import Capabilities, Demand, Device, DeviceKind
 from farm.model.stalls import Evidence, Origin
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Isolation, Job, JobSettings, Profile, Submission, Tag
-from farm.store import dispatching, events, jobs, leader, logs, moves, nodes, outbox, stalling, tokens
+from farm.store import (
+    dispatching,
+    events,
+    jobs,
+    leader,
+    leases,
+    logs,
+    moves,
+    nodes,
+    outbox,
+    settling,
+    stalling,
+    tokens,
+)
 from farm.store.engine import among, db_now, open_engine, reading, writing
 from farm.store.tables import AttemptRow, StepRow, TaskRow
 from farm.wire.messages import Finished, FromNode, Heartbeat, LogChunk, Progress, Telemetry, dump, load
@@ -97,8 +110,8 @@ def claim(
 
 def start(engine: sa.Engine, attempts: Sequence[AttemptId], *, node: NodeId = BLADE) -> None:
     with writing(engine) as db:
-        dispatching.lock_jobs_of(db, attempts)
-        dispatching.started(db, node, attempts)
+        settling.lock_jobs_of(db, attempts)
+        settling.started(db, node, attempts)
     check_counts(engine)
 
 
@@ -111,18 +124,18 @@ def finish(
     **others: Any,
 ) -> None:
     with writing(engine) as db:
-        dispatching.lock_jobs_of(db, attempts)
+        settling.lock_jobs_of(db, attempts)
         reports = [Finished(attempt_id=a, outcome=outcome, **others) for a in attempts]
-        dispatching.finished(db, {node: reports})
+        settling.finished(db, {node: reports})
     check_counts(engine)
 
 
 def expire_all(engine: sa.Engine) -> None:
     with writing(engine) as db:
         db.execute(sa.update(_ATTEMPT).values(lease_until=0.0))
-        late = dispatching.expired(db)
+        late = leases.expired(db)
         moves.lock_jobs(db, {job for _, job in late})
-        dispatching.expire_leases(db, [attempt for attempt, _ in late])
+        settling.expire_leases(db, [attempt for attempt, _ in late])
     check_counts(engine)
 
 
@@ -311,8 +324,8 @@ def test_a_node_affects_only_its_own_attempts(engine: sa.Engine) -> None:
     start(engine, attempts)
     finish(engine, attempts, node=rogue)
     with writing(engine) as db:
-        assert dispatching.renew(db, rogue, attempts, lease_s=30) == ([], attempts)
-        dispatching.progressed(db, rogue, [Progress(attempt_id=attempts[0], fraction=0.9)])
+        assert leases.renew(db, rogue, attempts, lease_s=30) == ([], attempts)
+        settling.progressed(db, rogue, [Progress(attempt_id=attempts[0], fraction=0.9)])
         logs.append(db, rogue, [LogChunk(attempt_id=attempts[0], sequence=0, text="mine")])
         assert logs.read(db, attempts[0]) == []
         assert jobs.read_attempt(db, attempts[0]).progress is None
@@ -354,15 +367,15 @@ def test_a_renewed_lease_holds_and_an_unknown_attempt_is_told_to_stop(engine: sa
     enrol(engine, "other")
     with writing(engine) as db:
         db.execute(sa.update(_ATTEMPT).values(lease_until=0.0))
-        assert {a for a, _ in dispatching.expired(db)} == set(attempts)
-        assert dispatching.expired(db, grace_s=1e12) == [], "most nodes are silent: wait"
-        assert dispatching.silence(db, heard_s=60.0) == Silence(silent=1, heard=1)
+        assert {a for a, _ in leases.expired(db)} == set(attempts)
+        assert leases.expired(db, grace_s=1e12) == [], "most nodes are silent: wait"
+        assert leases.silence(db, heard_s=60.0) == Silence(silent=1, heard=1)
         db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id == attempts[0]).values(state="cancelling"))
-        assert [a for a, _ in dispatching.expired(db, grace_s=1e12)] == [attempts[0]], "nobody waits for that"
+        assert [a for a, _ in leases.expired(db, grace_s=1e12)] == [attempts[0]], "nobody waits for that"
         db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id == attempts[0]).values(state="running"))
         unknown = AttemptId(str(uuid.uuid4()))
-        assert dispatching.renew(db, BLADE, [attempts[0], unknown], lease_s=30) == ([attempts[0]], [unknown])
-        assert [a for a, _ in dispatching.expired(db)] == [attempts[1]]
+        assert leases.renew(db, BLADE, [attempts[0], unknown], lease_s=30) == ([attempts[0]], [unknown])
+        assert [a for a, _ in leases.expired(db)] == [attempts[1]]
 
 
 def test_a_staged_task_whose_lease_ran_out_is_ready_again(engine: sa.Engine) -> None:
@@ -397,7 +410,7 @@ def test_an_exclusive_task_whose_lease_ran_out_is_held(engine: sa.Engine) -> Non
     # The node comes back with the first; a person says that the second is dead.
     with writing(engine) as db:
         moves.lock_jobs(db, [job_id])
-        assert dispatching.renew(db, BLADE, attempts[:1], lease_s=30) == (attempts[:1], [])
+        assert leases.renew(db, BLADE, attempts[:1], lease_s=30) == (attempts[:1], [])
     assert task_states(engine, job_id) == ["running", "held"]
     with writing(engine) as db:
         assert jobs.retry(db, job_id, actor="anna", states=[TaskState.HELD]) == 1
@@ -405,7 +418,7 @@ def test_an_exclusive_task_whose_lease_ran_out_is_held(engine: sa.Engine) -> Non
     assert task_states(engine, job_id) == ["running", "ready"]
     assert attempt_state(engine, attempts[1]) is AttemptState.LOST
     with writing(engine) as db:
-        assert dispatching.renew(db, BLADE, attempts, lease_s=30) == (attempts[:1], attempts[1:])
+        assert leases.renew(db, BLADE, attempts, lease_s=30) == (attempts[:1], attempts[1:])
 
 
 def test_attempts_that_a_node_does_not_list_are_sent_again_or_known_dead(engine: sa.Engine) -> None:
@@ -413,11 +426,11 @@ def test_attempts_that_a_node_does_not_list_are_sent_again_or_known_dead(engine:
     attempts = claim(engine, job_id, 2)
     start(engine, attempts[:1])
     with writing(engine) as db:
-        assert dispatching.unheard(db, BLADE, set(), relaunch_s=10) == ([], [])
+        assert leases.unheard(db, BLADE, set(), relaunch_s=10) == ([], [])
         db.execute(sa.update(_ATTEMPT).values(assigned_at=0.0))
         db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.state == "running").values(started_at=0.0))
-        assert dispatching.unheard(db, BLADE, set(), relaunch_s=10) == (attempts[1:], attempts[:1])
-        assert dispatching.unheard(db, BLADE, set(attempts), relaunch_s=10) == ([], [])
+        assert leases.unheard(db, BLADE, set(), relaunch_s=10) == (attempts[1:], attempts[:1])
+        assert leases.unheard(db, BLADE, set(attempts), relaunch_s=10) == ([], [])
 
 
 def test_two_claimers_at_once_never_get_one_task(engine: sa.Engine) -> None:
@@ -636,7 +649,7 @@ def test_text_that_a_database_cannot_hold_does_not_stop_the_farm(engine: sa.Engi
             ),
         )
         progress, chunk = load(FromNode, dump(sent)).items
-        dispatching.progressed(db, BLADE, [progress])
+        settling.progressed(db, BLADE, [progress])
         logs.append(db, BLADE, [chunk])
         assert logs.read(db, attempts[0])[0].text == "x\ufffdy"
         assert jobs.read_attempt(db, attempts[0]).message == "a\ufffdb"
@@ -660,7 +673,7 @@ def test_figures_that_are_none_are_not_kept(engine: sa.Engine, figure: float) ->
     attempts = claim(engine, job_id, 2)
     start(engine, attempts)
     with writing(engine) as db:
-        dispatching.progressed(db, BLADE, [Progress(attempt_id=attempts[0], fraction=figure)])
+        settling.progressed(db, BLADE, [Progress(attempt_id=attempts[0], fraction=figure)])
     finish(engine, attempts[:1], runtime_s=figure, load_s=figure, cpu_s=figure)
     finish(engine, attempts[1:], runtime_s=4.0)
     job = read(engine, job_id)
@@ -917,7 +930,7 @@ def _meddle(engine: sa.Engine, operation: str, some: list[AttemptId]) -> list[At
     """As the stall watch does; returns the second copies."""
     made: list[AttemptId] = []
     with writing(engine) as db:
-        dispatching.lock_jobs_of(db, some)
+        settling.lock_jobs_of(db, some)
         stalling.witness(db, BLADE, [Evidence(attempt_id=attempt, age_s=9.0) for attempt in some])
         for seen in stalling.running(db):
             if seen.id not in some:
@@ -938,7 +951,7 @@ def _steer(engine: sa.Engine, job_id: JobId, operation: str, n: int, some: list[
     with writing(engine) as db:
         if operation == "renew":
             moves.lock_jobs(db, [job_id])
-            dispatching.renew(db, BLADE, some, lease_s=30)
+            leases.renew(db, BLADE, some, lease_s=30)
         elif operation == "cancel":
             jobs.cancel(db, job_id, actor="anna", reason="no")
         elif operation == "cancel-some":

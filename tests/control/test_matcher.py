@@ -17,7 +17,7 @@ from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome
 from farm.model.work import Submission
 from farm.settings import Settings, load_settings
-from farm.store import dispatching, forecasts, jobs, learnt, moves, nodes, policies
+from farm.store import forecasts, jobs, learnt, moves, nodes, policies, ready, settling
 from farm.store.engine import reading, writing
 from farm.wire.messages import Finished, Heartbeat
 from tests.leasing import lease
@@ -56,8 +56,8 @@ def submit(engine: sa.Engine, frames: int) -> JobId:
 def play(engine: sa.Engine, matcher: Matcher, seconds: float, *, saves: bool = False) -> dict[str, int]:
     """One round: match, claim, run (and save meanwhile), report, learn. How many tasks each node got."""
     with reading(engine) as db:
-        views = nodes.views(db, dispatching.uses(db))
-        plan = matcher.plan(db, dispatching.groups(db), views, limit=100)
+        views = nodes.views(db, ready.uses(db))
+        plan = matcher.plan(db, ready.groups(db), views, limit=100)
     given: dict[str, int] = {}
     for assignment in plan:
         with writing(engine) as db:
@@ -74,7 +74,7 @@ def play(engine: sa.Engine, matcher: Matcher, seconds: float, *, saves: bool = F
             if saves:
                 matcher.save(db)
             runtime_s = seconds * SPEED[assignment.node_id]
-            dispatching.finished(
+            settling.finished(
                 db,
                 {
                     assignment.node_id: [
@@ -115,8 +115,8 @@ def test_run_times_are_learnt_kept_and_taken_up_by_the_next_leader(engine: sa.En
     second = Matcher(settings())
     with reading(engine) as db:
         second.take_over(db)
-        views = nodes.views(db, dispatching.uses(db))
-        second.plan(db, dispatching.groups(db), views, limit=0)
+        views = nodes.views(db, ready.uses(db))
+        second.plan(db, ready.groups(db), views, limit=0)
     assert estimates(second, step) == pytest.approx(learnt_s, rel=1e-3)
     assert play(engine, second, 30.0)
 
@@ -129,8 +129,8 @@ def test_a_job_of_the_same_name_begins_with_what_the_last_one_taught(engine: sa.
     play(engine, matcher, 500.0)
     again = step_of(engine, submit(engine, 8))
     with reading(engine) as db:
-        views = nodes.views(db, dispatching.uses(db))
-        matcher.plan(db, dispatching.groups(db), views, limit=0)
+        views = nodes.views(db, ready.uses(db))
+        matcher.plan(db, ready.groups(db), views, limit=0)
     assert estimates(matcher, again)["fast"] > 300
 
 

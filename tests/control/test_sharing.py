@@ -19,7 +19,7 @@ from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.work import JobSettings, OutputSpec, Submission
 from farm.settings import Settings, load_settings
-from farm.store import dispatching, jobs, moves, nodes
+from farm.store import jobs, moves, nodes, ready, settling
 from farm.store.engine import reading, writing
 from farm.store.tables import AttemptRow
 from farm.wire.messages import Heartbeat
@@ -65,8 +65,8 @@ def submit(engine: sa.Engine, *, frames: int = 9, **chosen: Any) -> JobId:
 
 def plan(engine: sa.Engine, matcher: Matcher) -> tuple[Assignment, ...]:
     with reading(engine) as db:
-        views = nodes.views(db, dispatching.uses(db))
-        return matcher.plan(db, dispatching.groups(db), views, limit=99)
+        views = nodes.views(db, ready.uses(db))
+        return matcher.plan(db, ready.groups(db), views, limit=99)
 
 
 def start(engine: sa.Engine, assignments: tuple[Assignment, ...]) -> list[AttemptId]:
@@ -77,7 +77,7 @@ def start(engine: sa.Engine, assignments: tuple[Assignment, ...]) -> list[Attemp
             moves.lock_jobs(db, {each.job_id})
             leases = lease(db, each.step_id, each.node_id, each.count, device_id=each.device_id)
             attempts = [given.attempt_id for given in leases]
-            dispatching.started(db, each.node_id, attempts)
+            settling.started(db, each.node_id, attempts)
             begun += attempts
     return begun
 
@@ -153,10 +153,10 @@ def test_tasks_make_way_only_for_a_job_that_asks_on_a_farm_that_allows_it(
     scheduler._make_way(90)
     assert _states(engine, begun) == {"running": 1, "cancelling": 1}, "one waits: one makes way"
     with reading(engine) as db:
-        groups = dispatching.groups(db)
+        groups = ready.groups(db)
         told = sharing.with_preemption(db, allowed, sharing.read(db, allowed, groups))
         (group,) = [group for group in groups if group.job_id == high]
-        views = nodes.views(db, dispatching.uses(db))
+        views = nodes.views(db, ready.uses(db))
         texts = [cause.text for cause in told.causes(group, told.round(groups, views)[2])]
         events = jobs.list_attempts(db, job_id=low)
     assert texts == ["1 task of lower priority being stopped for it"]

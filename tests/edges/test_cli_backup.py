@@ -19,7 +19,7 @@ from farm.model.attempts import PublishedFile
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.states import Outcome, TaskState
 from farm.model.work import OutputSpec, Submission
-from farm.store import dispatching, jobs, moves
+from farm.store import jobs, moves, settling
 from farm.store.engine import open_engine, reading, writing
 from farm.store.leader import acquire, resign
 from farm.wire.messages import Finished
@@ -79,7 +79,7 @@ class Kept:
                     files=(file,),
                     published_by=attempt_id,
                 )
-                dispatching.finished(db, {NODE: [end]})
+                settling.finished(db, {NODE: [end]})
 
     def states(self, job_id: JobId) -> list[TaskState]:
         with reading(self.engine) as db:

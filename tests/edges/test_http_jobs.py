@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome, TaskState
-from farm.store import dispatching, jobs, moves, nodes
+from farm.store import jobs, moves, nodes, settling
 from farm.store.engine import open_engine, reading, writing
 from farm.store.tables import StepRow
 from farm.wire.messages import Finished, Heartbeat, LogChunk
@@ -55,7 +55,7 @@ def _start(engine: sa.Engine, job_id: int, count: int, *, node: str = "blade") -
         step = jobs.read_job(db, job_id).steps[0]
         leases = lease(db, step.id, NodeId(node), count, name=lambda task: f"{job_id}-{task.index}")
         attempts = [each.attempt_id for each in leases]
-        dispatching.started(db, NodeId(node), attempts)
+        settling.started(db, NodeId(node), attempts)
         return attempts
 
 
@@ -63,12 +63,12 @@ def _end(
     engine: sa.Engine, attempts: list[str], outcome: Outcome = Outcome.SUCCEEDED, *, runtime_s: float = 10
 ) -> None:
     with writing(engine) as db:
-        dispatching.lock_jobs_of(db, attempts)
+        settling.lock_jobs_of(db, attempts)
         reports = [
             Finished(attempt_id=AttemptId(a), outcome=outcome, runtime_s=runtime_s, reason="broken")
             for a in attempts
         ]
-        dispatching.finished(db, {NodeId("blade"): reports})
+        settling.finished(db, {NodeId("blade"): reports})
 
 
 # --- submitting ---------------------------------------------------------------------------------------

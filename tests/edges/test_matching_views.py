@@ -16,7 +16,7 @@ from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome
 from farm.settings import load_settings
 from farm.simulate.answer import Question, ask, scenario_of
-from farm.store import dispatching, moves, nodes
+from farm.store import moves, nodes, ready, settling
 from farm.store.engine import open_engine, reading, writing
 from farm.wire.messages import Finished, Heartbeat
 from tests.edges.api import V1, Api, open_api
@@ -42,8 +42,8 @@ def _play(engine: sa.Engine, matcher: Matcher, seconds: float) -> None:
     with writing(engine) as db:
         matcher.save(db)
     with reading(engine) as db:
-        views = nodes.views(db, dispatching.uses(db))
-        plan = matcher.plan(db, dispatching.groups(db), views, limit=2)
+        views = nodes.views(db, ready.uses(db))
+        plan = matcher.plan(db, ready.groups(db), views, limit=2)
     for assignment in plan:
         with writing(engine) as db:
             moves.lock_jobs(db, {assignment.job_id})
@@ -58,7 +58,7 @@ def _play(engine: sa.Engine, matcher: Matcher, seconds: float) -> None:
             )
             attempts = [each.attempt_id for each in leases]
             ends = [Finished(attempt_id=a, outcome=Outcome.SUCCEEDED, runtime_s=seconds) for a in attempts]
-            dispatching.finished(db, {assignment.node_id: ends})
+            settling.finished(db, {assignment.node_id: ends})
         with reading(engine) as db:
             matcher.learn(db, attempts)
     with writing(engine) as db:

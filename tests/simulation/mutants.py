@@ -39,6 +39,8 @@ class Mutant:
 
 
 _DISPATCHING = "farm.store.dispatching"
+_LEASES = "farm.store.leases"
+_SETTLING = "farm.store.settling"
 _LIFECYCLE = "workers.lifecycle:Lifecycle"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -66,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="the lease of a dead attempt is renewed",
         cuts=(
             Cut(
-                f"{_DISPATCHING}:renew",
+                f"{_LEASES}:renew",
                 'if known.get(a) in ("assigned", "running")]',
                 "if a in known]",
             ),
@@ -77,17 +79,17 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a lease ends before its time",
         cuts=(
             Cut(
-                f"{_DISPATCHING}:_ran_out",
+                f"{_LEASES}:_ran_out",
                 "_ATTEMPT.c.lease_until < db_now()",
                 "_ATTEMPT.c.lease_until < db_now() + 26",
             ),
             Cut(
-                f"{_DISPATCHING}:_expired_query",
+                f"{_LEASES}:_expired_query",
                 "_ATTEMPT.c.lease_until < db_now()",
                 "_ATTEMPT.c.lease_until < db_now() + 26",
             ),
             Cut(
-                f"{_DISPATCHING}:expire_leases",
+                f"{_SETTLING}:expire_leases",
                 "_ATTEMPT.c.lease_until < db_now()",
                 "_ATTEMPT.c.lease_until < db_now() + 26",
             ),
@@ -134,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a start counts whatever became of the attempt",
-        cuts=(Cut(f"{_DISPATCHING}:_starting", '            _ATTEMPT.c.state == "assigned",\n', ""),),
+        cuts=(Cut(f"{_SETTLING}:_starting", '            _ATTEMPT.c.state == "assigned",\n', ""),),
         profile="messages",
         said="I4",
     ),

@@ -350,7 +350,7 @@ FOUND_HERE = (
         name="a node's report on another node's attempt counts",
         cuts=(
             Cut(
-                "farm.store.dispatching:_finished_apart",
+                "farm.store.settling:_finished_apart",
                 'if row is None or row["node_id"] != node_id:',
                 "if row is None:",
             ),
@@ -360,7 +360,7 @@ FOUND_HERE = (
         name="a node's start of another node's attempt counts",
         cuts=(
             Cut(
-                "farm.store.dispatching:_starting",
+                "farm.store.settling:_starting",
                 '            _ATTEMPT.c.node_id == sa.bindparam("of_node"),\n',
                 '            sa.bindparam("of_node", type_=sa.String()).is_not(None),\n',
             ),
@@ -370,7 +370,7 @@ FOUND_HERE = (
         name="an attempt of another task is taken for the publisher",
         cuts=(
             Cut(
-                "farm.store.dispatching:_finished_apart",
+                "farm.store.settling:_finished_apart",
                 'if publisher_row is not None and publisher_row["task_id"] != row["task_id"]:',
                 "if False:",
             ),
