@@ -484,7 +484,8 @@ def _move_aside(winner: Stage, mover: AttemptId, name: str, fault: Fault) -> Non
             aside.unlink(missing_ok=True)
             raise
         aside = _replace_without_swap(aside, final, base / secrets.token_hex(4) / name)
-    if _is_same(aside, staged):
+    # Who did the same may be done already, and have removed the winner's stage.
+    if _is_same(aside, staged) or _is_same(aside, final):
         aside.unlink(missing_ok=True)
     _sync(aside.parent)
 

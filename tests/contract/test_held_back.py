@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from farm.flow import match
 from farm.model.ids import NodeId
 from farm.model.states import Outcome
-from farm.store import dispatching, nodes, ready
+from farm.store import nodes, ready
 from farm.store.engine import reading, writing
 from tests.contract.test_store import BLADE, a_step, claim, enrol, finish, submit
 
@@ -67,7 +67,7 @@ def test_what_is_held_back_is_found_without_reading_all_ready_tasks(
     if statistics:
         with writing(engine) as db:
             db.exec_driver_sql("ANALYZE")
-    query = str(dispatching._HELD_BACK.compile(engine, compile_kwargs={"literal_binds": True}))
+    query = str(ready._HELD_BACK.compile(engine, compile_kwargs={"literal_binds": True}))
     with reading(engine) as db:
         how = "EXPLAIN QUERY PLAN " if db.dialect.name == "sqlite" else "EXPLAIN "
         plan = "\n".join(str(tuple(row)) for row in db.exec_driver_sql(how + query))
