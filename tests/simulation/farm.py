@@ -103,10 +103,18 @@ PROFILES: dict[str, Profile] = {
         every_s=4.0,
         share=0.5,
     ),
+    "fences": Profile(
+        faults=("node cut off", "node deaf", "node dumb"),
+        kinds=("exclusive",),
+        most_seconds=60.0,
+        most_renders=6.0,
+        every_s=4.0,
+        share=0.5,
+    ),
     "requeues": Profile(
         faults=("person requeues", "host killed", "node's disk fails"),
         most_seconds=6.0,
-        most_renders=20.0,
+        most_renders=8.0,
         every_s=2.0,
         share=1,
     ),
@@ -115,7 +123,7 @@ PROFILES: dict[str, Profile] = {
     ),
     "people": Profile(
         faults=("person cancels", "person requeues", "person submits", "scheduler killed"),
-        most_renders=4.0,
+        most_renders=1.5,
         share=1,
     ),
 }

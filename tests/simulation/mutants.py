@@ -239,8 +239,7 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
         said="G6",
-        profile="exclusive",
-        seeds=60,
+        profile="fences",
     ),
     Mutant(
         name="a node measures by its wall clock",
@@ -289,8 +288,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a file is told by its size alone",
         cuts=(Cut("workers.staging:_is_this", "and inode in (None, status.st_ino)", ""),),
         said="I2",
-        profile="storm",
-        seeds=150,
+        profile="requeues",
     ),
 )
 

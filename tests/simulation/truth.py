@@ -56,6 +56,8 @@ class Truth:
         """From a lease to its renderer."""
         self.requeued: set[int] = set()
         """Jobs whose done tasks a person has let run again."""
+        self.asked_anew = 0
+        """How often people had a task that was started before done again."""
         self.released: set[int] = set()
         """Tasks whose held attempt a person has given up."""
         self.promised: dict[str, int] = {}
@@ -95,6 +97,8 @@ class Truth:
             raise Violation(f"I4: task {change.id} went from {change.old} to {change.new}")
         if change.old == TaskState.DONE and not by_person:
             raise Violation(f"I5: task {change.id} was done and became {change.new}")
+        if by_person and change.new == TaskState.READY and self.starts[change.id]:
+            self.asked_anew += 1
         if change.new == TaskState.ASSIGNED:
             self._check_parents(change.id)
         if change.new == TaskState.HELD:
@@ -250,8 +254,9 @@ class Truth:
             self._check_calm()
 
     def renders_per_task(self) -> float:
-        """Renderers started, for each task that any was started for, less those that failed by themselves."""
-        spent = sum(self.starts.values()) - sum(self.failed.values())
+        """Renderers started, for each task that any was started for: less those that failed by themselves, and
+        those that people had asked for anew."""
+        spent = sum(self.starts.values()) - sum(self.failed.values()) - self.asked_anew
         return spent / max(len(self.starts), 1)
 
     def _check_failed(self) -> None:
