@@ -254,8 +254,10 @@ class Truth:
             self._check_calm()
 
     def renders_per_task(self) -> float:
-        """Renderers started, for each task that any was started for: less those that failed by themselves, and
-        those that people had asked for anew."""
+        """Renderers started, for each task that any was started for.
+
+        Those that failed by themselves are left out, and those that people asked for anew.
+        """
         spent = sum(self.starts.values()) - sum(self.failed.values()) - self.asked_anew
         return spent / max(len(self.starts), 1)
 
