@@ -851,7 +851,7 @@ def _release_held(db: sa.Connection, step_id: StepId, task_ids: Collection[int] 
         query = query.where(among(db, _TASK.c.id, task_ids))
     db.execute(
         sa.update(_ATTEMPT)
-        .where(_ATTEMPT.c.id.in_(query), _ATTEMPT.c.state.in_(["assigned", "running", "cancelling"]))
+        .where(_ATTEMPT.c.id.in_(query), _ATTEMPT.c.state.in_(rows.LIVE))
         .values(state="lost", finished_at=db_now(), reason="given up by a person")
     )
 

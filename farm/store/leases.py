@@ -13,13 +13,12 @@ from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.states import TaskState
 from farm.store import moves
 from farm.store.engine import among_ids, db_now
+from farm.store.rows import LIVE
 from farm.store.tables import AttemptRow, NodeRow, TaskRow
 
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _NODE = NodeRow.__table__  # type: ignore[attr-defined]
-
-_LIVE = ("assigned", "running", "cancelling")
 
 
 def renew(
@@ -88,7 +87,7 @@ def _given_before() -> sa.Select[Any]:
     since = sa.func.coalesce(_ATTEMPT.c.started_at, _ATTEMPT.c.assigned_at)
     return sa.select(_ATTEMPT.c.id, _ATTEMPT.c.state).where(
         _ATTEMPT.c.node_id == sa.bindparam("of_node"),
-        _ATTEMPT.c.state.in_(_LIVE),
+        _ATTEMPT.c.state.in_(LIVE),
         since < db_now() - sa.bindparam("before_s", type_=sa.Float()),
     )
 
@@ -98,7 +97,7 @@ def _ran_out() -> sa.Select[Any]:
     return (
         sa.select(_ATTEMPT.c.id, _ATTEMPT.c.job_id)
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
-        .where(_ATTEMPT.c.state.in_(_LIVE), _ATTEMPT.c.lease_until < db_now(), _TASK.c.state != "held")
+        .where(_ATTEMPT.c.state.in_(LIVE), _ATTEMPT.c.lease_until < db_now(), _TASK.c.state != "held")
     )
 
 

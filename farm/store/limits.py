@@ -12,8 +12,8 @@ from farm.flow.limits import Ledger
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import Hold, Limit, LimitScope, limits_needed
 from farm.model.machines import Demand
-from farm.model.states import ENDED_JOBS, LIVE_ATTEMPTS
-from farm.store.rows import known
+from farm.model.states import ENDED_JOBS
+from farm.store.rows import LIVE, known
 from farm.store.tables import AttemptRow, JobRow, LimitRow, StepLimitRow, StepRow
 
 _LIMIT = LimitRow.__table__  # type: ignore[attr-defined]
@@ -21,8 +21,6 @@ _NEEDS = StepLimitRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _STEP = StepRow.__table__  # type: ignore[attr-defined]
 _JOB = JobRow.__table__  # type: ignore[attr-defined]
-
-_LIVE = [str(state) for state in LIVE_ATTEMPTS]
 
 
 def read(db: sa.Connection) -> dict[str, Limit]:
@@ -98,7 +96,7 @@ def ledger(db: sa.Connection) -> Ledger:
             sa.func.count().label("tasks"),
         )
         .join(_NEEDS, _NEEDS.c.step_id == _ATTEMPT.c.step_id)
-        .where(_ATTEMPT.c.state.in_(_LIVE))
+        .where(_ATTEMPT.c.state.in_(LIVE))
         .group_by(_NEEDS.c.name, _NEEDS.c.amount, _ATTEMPT.c.node_id, _ATTEMPT.c.job_id)
     )
     holds = [

@@ -306,7 +306,7 @@ def held(db: sa.Connection) -> list[Held]:
         .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
         .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
-        .where(_ATTEMPT.c.state.in_(["assigned", "running", "cancelling"]))
+        .where(_ATTEMPT.c.state.in_(rows.LIVE))
         .order_by(_ATTEMPT.c.assigned_at)
         .limit(10_000)
     )

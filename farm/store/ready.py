@@ -24,7 +24,6 @@ _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _NODE = NodeRow.__table__  # type: ignore[attr-defined]
 
-_LIVE = ("assigned", "running", "cancelling")
 
 TAKES_WORK = sa.and_(
     _NODE.c.state == "online", _NODE.c.is_drained.is_(False), _NODE.c.quarantined_until <= db_now()
@@ -224,7 +223,7 @@ def _live_query() -> sa.Select[Any]:
             sa.func.coalesce(_ATTEMPT.c.started_at, sa.func.min(_ATTEMPT.c.assigned_at)).label("since"),
             sa.func.count().label("n"),
         )
-        .where(_ATTEMPT.c.state.in_(_LIVE))
+        .where(_ATTEMPT.c.state.in_(rows.LIVE))
         .group_by(_ATTEMPT.c.node_id, _ATTEMPT.c.device_id, _ATTEMPT.c.step_id, _ATTEMPT.c.started_at)
     )
 
@@ -243,7 +242,7 @@ def _held_query() -> sa.Select[Any]:
             _JOB.c.project,
         )
         .join(_JOB, _JOB.c.id == _STEP.c.job_id)
-        .where(_STEP.c.id.in_(sa.select(_ATTEMPT.c.step_id).where(_ATTEMPT.c.state.in_(_LIVE))))
+        .where(_STEP.c.id.in_(sa.select(_ATTEMPT.c.step_id).where(_ATTEMPT.c.state.in_(rows.LIVE))))
     )
 
 

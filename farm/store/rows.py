@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import RowMapping
@@ -19,11 +19,14 @@ from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.machines import Capabilities, Demand, DeviceLoad, Node
 from farm.model.probes import Probe
 from farm.model.stalls import Evidence, Origin, Stall, StallKind
-from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
+from farm.model.states import LIVE_ATTEMPTS, AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Counts, Isolation, Job, JobSettings, OutputSpec, Profile, Step, Task
 from farm.text import duration
 
 Row = RowMapping
+
+LIVE: Final = tuple(sorted(map(str, LIVE_ATTEMPTS)))
+"""Attempts in these states hold their node's room."""
 
 
 @cache

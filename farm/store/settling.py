@@ -44,7 +44,6 @@ _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _NODE = NodeRow.__table__  # type: ignore[attr-defined]
 
-_LIVE = ("assigned", "running", "cancelling")
 
 _MAX_REASON = 1_000
 _MAX_WARNINGS = 100
@@ -88,7 +87,7 @@ def _facts_query() -> sa.Select[Any]:
     has_others = (
         sa.exists()
         .where(other.c.task_id == _ATTEMPT.c.task_id, other.c.id != _ATTEMPT.c.id)
-        .where(other.c.state.in_(_LIVE))
+        .where(other.c.state.in_(rows.LIVE))
     )
     has_bad_ends = sa.func.coalesce(sa.cast(_NODE.c.bad_ends, sa.Text), "[]").not_in(["[]", "null"])
     return sa.select(
@@ -173,7 +172,7 @@ def _siblings(db: sa.Connection, found: Collection[rows.Row]) -> dict[str, list[
         _ATTEMPT.c.task_id,
         _ATTEMPT.c.ends_as,
         _ATTEMPT.c.ends_because,
-    ).where(_ATTEMPT.c.task_id.in_(asked), _ATTEMPT.c.state.in_(_LIVE))
+    ).where(_ATTEMPT.c.task_id.in_(asked), _ATTEMPT.c.state.in_(rows.LIVE))
     for row in db.execute(query).mappings():
         live.setdefault((row["task_id"], row["generation"]), []).append(_attempt_facts(row))
     return {
@@ -652,7 +651,7 @@ def expire_leases(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> set[
     touched: set[JobId] = set()
     while True:
         query = _FACTS.where(
-            among(db, _ATTEMPT.c.id, left), _ATTEMPT.c.lease_until < db_now(), _ATTEMPT.c.state.in_(_LIVE)
+            among(db, _ATTEMPT.c.id, left), _ATTEMPT.c.lease_until < db_now(), _ATTEMPT.c.state.in_(rows.LIVE)
         )
         # One of each task at a time, as in `finished`.
         found = {row["task_id"]: row for row in db.execute(query).mappings()}

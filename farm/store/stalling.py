@@ -29,7 +29,6 @@ _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _NODE = NodeRow.__table__  # type: ignore[attr-defined]
 
-_LIVE = ("assigned", "running", "cancelling")
 _MAX_TEXT = 500
 _MOST = 1e12
 
@@ -133,7 +132,7 @@ def _running_query() -> sa.Select[Any]:
     same_task = sa.and_(others.c.task_id == _ATTEMPT.c.task_id, others.c.generation == _ATTEMPT.c.generation)
     copies = (
         sa.select(sa.func.count())
-        .where(same_task, others.c.id != _ATTEMPT.c.id, others.c.state.in_(_LIVE))
+        .where(same_task, others.c.id != _ATTEMPT.c.id, others.c.state.in_(rows.LIVE))
         .correlate(_ATTEMPT)
         .scalar_subquery()
     )
@@ -365,7 +364,7 @@ def copy(
     """
     task = db.execute(sa.select(_TASK).where(_TASK.c.id == seen.task_id)).mappings().one()
     live = db.scalar(
-        sa.select(sa.func.count()).where(_ATTEMPT.c.task_id == seen.task_id, _ATTEMPT.c.state.in_(_LIVE))
+        sa.select(sa.func.count()).where(_ATTEMPT.c.task_id == seen.task_id, _ATTEMPT.c.state.in_(rows.LIVE))
     )
     is_same = task["attempt_id"] == seen.id and task["generation"] == seen.generation
     if not is_same or task["state"] != TaskState.RUNNING or live != 1:
@@ -431,7 +430,7 @@ def stalled(
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
         .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
         .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
-        .where(_ATTEMPT.c.state.in_(_LIVE), _ATTEMPT.c.stall.in_(wanted))
+        .where(_ATTEMPT.c.state.in_(rows.LIVE), _ATTEMPT.c.stall.in_(wanted))
         .order_by(_ATTEMPT.c.stall_since)
         .limit(limit)
     )
