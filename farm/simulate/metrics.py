@@ -31,6 +31,7 @@ class Figures:
     wait_s: float
     """Of frames, mean: submitted to first start."""
     makespan_s: float
+    """From the first job's submission to the last frame's delivery."""
     gpu_hours: float
     wasted: float
     """Share of GPU time in runs whose frame another run delivered, or that were ended."""
@@ -67,7 +68,7 @@ def figures(simulation: Simulation) -> Figures:
         turnaround_s=float(turnaround.mean()),
         turnaround_p95_s=float(np.percentile(turnaround, 95)),
         wait_s=float((simulation.begun - submitted[job_of]).mean()),
-        makespan_s=float(simulation.delivered.max()),
+        makespan_s=float(simulation.delivered.max() - submitted.min()),
         gpu_hours=totals.busy_s / 3600,
         wasted=totals.wasted_s / totals.busy_s,
         kwh=totals.joules / 3.6e6,

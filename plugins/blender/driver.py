@@ -239,6 +239,9 @@ def render_frames(
             text = " ".join(str(error).split()).removeprefix("Error: ")
             if "no camera" in text:
                 raise FinalRefusal(f"scene {scene.name!r} has no camera") from error
+            if "OpenImageDenois" in text:  # Debian's Blender; new scenes have denoising switched on
+                text = "this Blender has no OpenImageDenoise, which the scene's denoising needs:"
+                text += " switch it off (Render > Sampling > Denoise), or use a Blender that has it"
             raise Refusal(f"frame {frame}: {text}") from error
         if "FINISHED" not in result:
             raise Refusal(f"frame {frame}: the render was cancelled")

@@ -28,6 +28,10 @@ def main() -> None:
         cube.keyframe_insert("location", frame=frame)
     save(directory, "small.blend")
 
+    scene.cycles.use_denoising = True
+    save(directory, "denoised.blend")
+    scene.cycles.use_denoising = False
+
     settings = scene.render.image_settings
     if hasattr(settings, "media_type"):
         settings.media_type = "VIDEO"

@@ -151,6 +151,19 @@ def test_a_scene_without_a_camera_fails_for_good(scenes: Path, tmp_path: Path) -
 
 
 @needs_blender
+def test_a_blender_that_cannot_denoise_says_what_to_do(scenes: Path, tmp_path: Path) -> None:
+    options = SubmitOptions(cwd=tmp_path, frames=(1,))
+    run = run_first_task(BLENDER, BLENDER.submission(scenes / "denoised.blend", options), tmp_path)
+    if run.status == 0:  # Debian's is built without
+        assert len(run.files) == 1
+        return
+    assert run.files == []
+    assert not first_fatal(run.readings).is_final, "another node's Blender may have it"
+    assert "frame 1: this Blender has no OpenImageDenoise" in first_fatal(run.readings).fatal
+    assert "Denoise)" in first_fatal(run.readings).fatal
+
+
+@needs_blender
 def test_an_unknown_scene_name_fails_instead_of_rendering_another(scenes: Path, tmp_path: Path) -> None:
     options = SubmitOptions(cwd=tmp_path, frames=(1,), arguments=("-S", "Nöbody"))
     run = run_first_task(BLENDER, BLENDER.submission(scenes / "small.blend", options), tmp_path)

@@ -125,7 +125,8 @@ def test_a_recording_is_played_as_it_was(tmp_path: Path) -> None:
     (step,) = RECORDING.steps
     assert (run.jobs, run.frames) == (1, len(step.content))
     slowest = max(step.content) * step.seconds["NVIDIA GeForce RTX 4090"] + step.load_s
-    assert run.makespan_s == pytest.approx(step.at_s + slowest, rel=1e-6)
+    assert step.at_s > 0
+    assert run.makespan_s == pytest.approx(slowest, rel=1e-6), "the quiet hours before the job don't count"
 
 
 def test_devices_that_the_farm_did_not_have_are_judged_by_the_learnt_share(tmp_path: Path) -> None:
