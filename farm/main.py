@@ -50,10 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         demo_scene=demo_scene,
         blender_shim=blender_shim,
     )
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with ExitStack() as at_end:
-            app = build(programs, at_end)
-            app(args=None if arguments is None else list(arguments), prog_name="farm")
+            build(programs, at_end, words)(args=words, prog_name="farm")
     except SystemExit as end:  # how Typer ends, help and usage errors included
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except IllegalMove:

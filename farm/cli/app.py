@@ -5,13 +5,14 @@ Only Typer is imported up here; each command imports what it needs when it runs:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from typer.main import get_command_name
 
 from farm.cli.commands.administration import add_administration
 from farm.cli.commands.changes import add_changes
@@ -22,6 +23,8 @@ from farm.cli.commands.programs import add_programs
 from farm.cli.commands.submission import add_openjd, add_submit
 
 if TYPE_CHECKING:
+    from typer.models import CommandInfo
+
     from farm.cli.client import Client
     from farm.cli.doctor import GpusSeen
     from farm.settings import Settings
@@ -44,8 +47,11 @@ class Programs:
     blender_shim: Callable[[Path], Path | None]
 
 
-def build(programs: Programs, at_end: ExitStack) -> typer.Typer:
-    """The whole program. What commands open is closed by `at_end`."""
+def build(programs: Programs, at_end: ExitStack, words: Sequence[str] = ()) -> typer.Typer:
+    """The program that `words` were typed for. What commands open is closed by `at_end`.
+
+    It has every command, unless the first word is one of them: making all takes longer than most take to run.
+    """
     app = typer.Typer(
         name="farm",
         help="Ridgeline: render frames on many machines, each where it will finish soonest.",
@@ -68,7 +74,24 @@ def build(programs: Programs, at_end: ExitStack) -> typer.Typer:
     add_nodes(app, connect)
     add_programs(app, programs, connect)
     add_administration(app, programs, connect)
+    app.callback()(_no_command)
+    _keep_only(app, words[:1])
     return app
+
+
+def _no_command() -> None:
+    """With it the program has commands, even where only one is left."""
+
+
+def _keep_only(app: typer.Typer, first: Sequence[str]) -> None:
+    commands = [info for info in app.registered_commands if _name(info) in first]
+    groups = [info for info in app.registered_groups if info.name in first]
+    if commands or groups:
+        app.registered_commands, app.registered_groups = commands, groups
+
+
+def _name(info: CommandInfo) -> str:
+    return info.name or get_command_name(info.callback.__name__ if info.callback else "")
 
 
 def _connecter(at_end: ExitStack) -> Connect:

@@ -60,6 +60,8 @@ class Client:
                 transport=transport,
                 # A proxy for the outer world must not be asked for this very machine.
                 trust_env=not _is_loopback(self.url),
+                # Reading the world's certificates costs more than most commands: only where they are used.
+                verify=not self.url.startswith("http:"),
             )
         except (httpx.InvalidURL, UnicodeError) as error:
             raise UserError(f"api_url {url!r} cannot be read: {error}") from error

@@ -14,7 +14,7 @@ from typer.main import get_command
 
 from farm import __version__
 from farm.cli.app import Programs, build
-from tests.edges.cli_farm import Cli
+from tests.edges.cli_farm import TOKEN, Cli, FakeFarm, a_node, a_task, a_view, page
 
 SLOW = ("sqlalchemy", "celery", "kombu", "openjd", "fastapi", "httpx", "numpy", "rich", "pydantic", "yaml")
 
@@ -77,6 +77,40 @@ def test_what_needs_no_farm_loads_nothing_to_talk_to_one(words: tuple[str, ...],
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
     )
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize("words", [("jobs",), ("nodes",), ("tasks", "12"), ("job", "12")], ids=" ".join)
+def test_a_client_loads_none_of_what_servers_and_nodes_need(
+    farm: FakeFarm, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    for path, item in (("/jobs", a_view()), ("/nodes", a_node()), ("/jobs/12/tasks", a_task())):
+        farm.answer("GET", path, page(item))
+    farm.answer("GET", "/jobs/12", a_view())
+    farm.answer("GET", "/jobs/12/why", {"job_id": 12, "lines": []})
+    heavy = set(SLOW) - {"rich", "pydantic", "httpx"} | {"sqlmodel", "alembic", "workers", "plugins"}
+    code = (
+        f"import sys; from farm.main import main; status = main({list(words)!r}); "
+        f"print(status, {heavy!r} & sys.modules.keys())"
+    )
+    environment = {"FARM_API_URL": farm.url, "FARM_API_TOKEN": TOKEN, "FARM_STATE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "0 set()", done.stderr
+
+
+def test_only_the_command_that_was_typed_is_made() -> None:
+    def made(*words: str) -> set[str]:
+        programs = Programs(**dict.fromkeys(Programs.__dataclass_fields__, None))
+        return set(get_command(build(programs, ExitStack(), words)).commands)
+
+    every = made()
+    assert len(every) > 40
+    for name in every:
+        assert made(name, "--help") == {name}
+    for words in (("--help",), ("jbos",), ("--install-completion", "jobs")):
+        assert made(*words) == every
 
 
 def test_the_client_loads_no_command_line_of_its_library() -> None:
