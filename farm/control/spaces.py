@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from farm.errors import UserError
 from farm.flow.submit import TaskSpace
 from farm.model.ids import JobId
 from farm.model.work import Submission
@@ -39,6 +40,18 @@ class Spaces:
         """What was submitted, and the job parameters. Raises NotFound, Unavailable."""
         entry = self._entry(job_id, edition)
         return entry.submission, entry.parameters
+
+    def label(self, job_id: JobId, step: str, index: int) -> str:
+        """What people call the task: its frames, or its parameters. Raises NotFound, Unavailable."""
+        try:
+            space = self.of(job_id)
+            if step not in space.steps:  # appended since
+                with reading(self._engine) as db:
+                    space = self.of(job_id, edition=jobs.read_job(db, job_id).edition)
+            return space.label(step, index)
+        except (UserError, KeyError, IndexError):
+            # The library that reads templates has changed its mind about this one: the job stays visible.
+            return f"#{index}"
 
     def _entry(self, job_id: JobId, edition: int) -> _Kept:
         with self._lock:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from farm.flow.stats import Calibration, Spread, Within
 from farm.model.attempts import Attempt
@@ -25,6 +26,15 @@ class Page(Generic[T]):
     items: tuple[T, ...]
     next: int | None = None
     """Give it as `after` (jobs: `before`) to read on; null: this was the last piece."""
+
+
+MAX_PAGE: Final = 1_000
+"""Items at most."""
+
+
+def next_after(found: Sequence[Any], limit: int) -> int | None:
+    """`next` of a page that holds `found`, each with its id, where up to `limit` were asked for."""
+    return found[-1].id if len(found) == limit else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from starlette.exceptions import HTTPException
 
 from farm import __version__
 from farm.control.desk import Desk
-from farm.control.door import Door
 from farm.control.spaces import Spaces
 from farm.errors import Forbidden, NotFound, Rejected, TooMany, Unavailable, UserError
 from farm.http import pages
@@ -64,7 +63,6 @@ def make_app(engine: sa.Engine, settings: Settings, *, nudge: Callable[[], None]
     )
     desk = Desk(engine, settings, Spaces(engine), nudge=nudge)
     app.state.desk = desk
-    app.state.door = Door(engine, settings)
     app.state.stopping = threading.Event()
     app.state.streams = 0
     own = socket.gethostname()
@@ -95,7 +93,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     # Whoever has no token fills no table: of strangers only wrong codes are kept, and those are few.
     if by is not None and status not in (429, 503) and (status == 403 or by.owner.role != STRANGER.role):
         try:
-            await run_sync(request.app.state.desk.refused, by, status, text)
+            await run_sync(request.app.state.desk.access.refused, by, status, text)
         except Unavailable as trouble:
             _LOG.warning("a refused request is missing in the audit: %s", trouble)
     return JSONResponse(error_body(kind, text), status_code=status, headers=headers)

@@ -18,8 +18,8 @@ import anyio
 from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect
 
-from farm.control.callers import Caller
 from farm.control.desk import Desk
+from farm.control.desk.callers import Caller
 from farm.errors import Unavailable
 from farm.store.tokens import NODE_ROLE, TokenOwner
 from farm.text import clean
@@ -145,7 +145,7 @@ class Guard:
     async def _caller(self, scope: Scope, headers: Mapping[str, list[str]]) -> Caller:
         given = headers.get("authorization", [])
         match = _TOKEN.fullmatch(given[0]) if len(given) == 1 else None
-        owner = await run_sync(self._desk.owner, match[1]) if match is not None else None
+        owner = await run_sync(self._desk.access.owner, match[1]) if match is not None else None
         if not given and (scope["method"], scope["path"]) == ("POST", JOIN_PATH):
             owner = STRANGER
         if owner is None:

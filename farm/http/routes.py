@@ -1,4 +1,4 @@
-"""The routes. Each asks the desk and nothing else; FastAPI runs them in threads."""
+"""The routes. Each asks one subject of the desk and nothing else; FastAPI runs them in threads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from farm.control.callers import Caller
-from farm.control.desk import MAX_PAGE, Desk
-from farm.control.door import Door
+from farm.control.desk import Desk
+from farm.control.desk.callers import Caller
 from farm.control.views import (
+    MAX_PAGE,
     AccountView,
     AuditView,
     ChangedView,
@@ -92,12 +92,6 @@ def _caller(request: Request) -> Caller:
     return caller
 
 
-def _door(request: Request) -> Door:
-    door: Door = request.app.state.door
-    return door
-
-
-TheDoor = Annotated[Door, Depends(_door)]
 TheDesk = Annotated[Desk, Depends(_desk)]
 TheCaller = Annotated[Caller, Depends(_caller)]
 _MAX = 2**63 - 1
@@ -126,7 +120,7 @@ ROUTERS = (farm, jobs, tasks, nodes, events, administration)
 @farm.get("/matching", summary="How matching does", responses=_answers(examples.shown(examples.MATCHING)))
 def read_matching(desk: TheDesk) -> MatchingView:
     """The spread of run times, what each device model is worth, and nodes slow for no visible reason."""
-    return desk.matching()
+    return desk.overview.matching()
 
 
 @farm.get(
@@ -138,19 +132,19 @@ def read_recording(
     desk: TheDesk, hours: Annotated[float, Query(gt=0, le=24 * 31, description="How far back.")] = 12.0
 ) -> Recording:
     """Nodes, jobs and what each task took, to be played again by `farm simulate`."""
-    return desk.record(hours)
+    return desk.overview.record(hours)
 
 
 @farm.get("/farm", summary="The farm at a glance", responses=_answers(examples.shown(examples.FARM)))
 def read_farm(desk: TheDesk, caller: TheCaller) -> FarmView:
     """Version, leader, nodes, slots and tasks of the farm, and as whom the token speaks."""
-    return desk.farm(caller)
+    return desk.overview.farm(caller)
 
 
 @farm.get("/limits", summary="List limits", responses=_answers(examples.page(examples.LIMIT)))
 def list_limits(desk: TheDesk) -> Page[LimitView]:
     """Counts that the whole farm shares, such as licences, and who holds them. `next` is always null."""
-    return desk.list_limits()
+    return desk.limits.list_limits()
 
 
 @farm.put(
@@ -167,7 +161,7 @@ def set_limit(
     ],
 ) -> LimitView:
     """Make it, or change it. Below what is in use nothing is stopped: no more starts. Admins only."""
-    return desk.set_limit(name, request, caller)
+    return desk.limits.set_limit(name, request, caller)
 
 
 @farm.delete(
@@ -175,7 +169,7 @@ def set_limit(
 )
 def remove_limit(desk: TheDesk, caller: TheCaller, name: LimitName) -> None:
     """Tasks that ask for it are not held up by it any more. Admins only."""
-    desk.remove_limit(name, caller)
+    desk.limits.remove_limit(name, caller)
 
 
 # --- jobs ---------------------------------------------------------------------------------------------
@@ -233,8 +227,8 @@ def submit_job(
     """
     if dry_run:
         response.status_code = 200
-        return desk.preview(submission, caller)
-    view, is_new = desk.submit(submission, caller, key=idempotency_key)
+        return desk.submissions.preview(submission, caller)
+    view, is_new = desk.submissions.submit(submission, caller, key=idempotency_key)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/api/v1/jobs/{view.job.id}"
     return view
@@ -252,13 +246,13 @@ def list_jobs(
     limit: Limit = 100,
 ) -> Page[JobView]:
     """Jobs, the newest first."""
-    return desk.list_jobs(states=state, user=user, name=name, before=before, limit=limit)
+    return desk.jobs.list_jobs(states=state, user=user, name=name, before=before, limit=limit)
 
 
 @jobs.get("/jobs/{job_id}", summary="Read a job", responses=_answers(examples.shown(examples.JOB_VIEW), 404))
 def read_job(desk: TheDesk, job_id: JobNumber) -> JobView:
     """A job with its steps, counts, progress, expected end, and why nothing runs when nothing does."""
-    return desk.read_job(JobId(job_id))
+    return desk.jobs.read_job(JobId(job_id))
 
 
 @jobs.patch(
@@ -281,7 +275,7 @@ def change_job(
     ],
 ) -> JobView:
     """Set the name, priority, limits, pool or order, or pause and resume. Running tasks go on as they are."""
-    return desk.change_job(JobId(job_id), change, caller)
+    return desk.jobs.change_job(JobId(job_id), change, caller)
 
 
 @jobs.get(
@@ -291,7 +285,7 @@ def change_job(
 )
 def read_submission(desk: TheDesk, caller: TheCaller, job_id: JobNumber) -> work.Submission:
     """The submission with the job's settings as they are now: change it, and post it as another job."""
-    return desk.read_submission(JobId(job_id), caller)
+    return desk.submissions.read_submission(JobId(job_id), caller)
 
 
 @jobs.post(
@@ -310,7 +304,7 @@ def append_frames(
     What depends on them, such as a film, is made again. `changed` is the number of new tasks. 409: such a
     step runs just now, or the job was cancelled.
     """
-    return desk.append(JobId(job_id), request, caller)
+    return desk.submissions.append(JobId(job_id), request, caller)
 
 
 @jobs.post(
@@ -331,7 +325,7 @@ def cancel_job(
 
     A running task is `cancelling` until its node says that no process is left.
     """
-    return desk.cancel(JobId(job_id), choice, caller)
+    return desk.jobs.cancel(JobId(job_id), choice, caller)
 
 
 @jobs.post(
@@ -359,7 +353,7 @@ def retry_job(
     `done` renders accepted frames again (their files are moved aside when the new ones are there); `held` is
     your word that the lost attempt is dead.
     """
-    return desk.retry(JobId(job_id), choice, caller)
+    return desk.jobs.retry(JobId(job_id), choice, caller)
 
 
 @jobs.get(
@@ -378,7 +372,7 @@ def list_tasks(
 ) -> Page[Task]:
     """Tasks in order of id."""
     choice = bodies.TaskChoice(frames=frames, step=step)
-    return desk.list_tasks(JobId(job_id), choice, states=state, after=after, limit=limit)
+    return desk.tasks.list_tasks(JobId(job_id), choice, states=state, after=after, limit=limit)
 
 
 @jobs.get(
@@ -401,7 +395,7 @@ def grep_job(
     A page may hold fewer lines than `limit`, even none, and more may follow: go on until `next` is null.
     """
     choice = bodies.TaskChoice(frames=frames, step=step)
-    return desk.grep(JobId(job_id), text, choice, states=state, after=after, limit=limit)
+    return desk.tasks.grep(JobId(job_id), text, choice, states=state, after=after, limit=limit)
 
 
 @jobs.get(
@@ -409,7 +403,7 @@ def grep_job(
 )
 def why_job(desk: TheDesk, job_id: JobNumber) -> WhyView:
     """Every cause why tasks of the job do not run, those of most nodes first."""
-    return desk.why_job(JobId(job_id))
+    return desk.why.why_job(JobId(job_id))
 
 
 @jobs.get(
@@ -419,7 +413,7 @@ def why_job(desk: TheDesk, job_id: JobNumber) -> WhyView:
 )
 def read_job_usage(desk: TheDesk, job_id: JobNumber) -> JobUsage:
     """GPU time and energy of all attempts so far, those that failed too."""
-    return desk.job_usage(JobId(job_id))
+    return desk.jobs.job_usage(JobId(job_id))
 
 
 @jobs.get(
@@ -429,7 +423,7 @@ def read_job_usage(desk: TheDesk, job_id: JobNumber) -> JobUsage:
 )
 def read_job_profile(desk: TheDesk, job_id: JobNumber) -> ProfileView:
     """Profiles as declared and as learnt, with how long tasks take on each device model."""
-    return desk.job_profile(JobId(job_id))
+    return desk.jobs.job_profile(JobId(job_id))
 
 
 @jobs.get(
@@ -444,7 +438,7 @@ def list_job_attempts(
     limit: Limit = 100,
 ) -> Page[Attempt]:
     """The newest attempts at tasks of the job. `next` is always null."""
-    return desk.list_attempts(job_id=JobId(job_id), states=state, limit=limit)
+    return desk.tasks.list_attempts(job_id=JobId(job_id), states=state, limit=limit)
 
 
 # --- tasks and attempts -------------------------------------------------------------------------------
@@ -453,7 +447,7 @@ def list_job_attempts(
 @tasks.get("/tasks/{task_id}", summary="Read a task", responses=_answers(examples.shown(examples.TASK), 404))
 def read_task(desk: TheDesk, task_id: TaskNumber) -> Task:
     """A task: a frame, or a chunk of frames."""
-    return desk.read_task(TaskId(task_id))
+    return desk.tasks.read_task(TaskId(task_id))
 
 
 @tasks.get(
@@ -463,7 +457,7 @@ def read_task(desk: TheDesk, task_id: TaskNumber) -> Task:
 )
 def list_task_attempts(desk: TheDesk, task_id: TaskNumber, limit: Limit = 100) -> Page[Attempt]:
     """The newest attempts at the task. `next` is always null."""
-    return desk.list_attempts(task_id=TaskId(task_id), limit=limit)
+    return desk.tasks.list_attempts(task_id=TaskId(task_id), limit=limit)
 
 
 @tasks.get(
@@ -471,7 +465,7 @@ def list_task_attempts(desk: TheDesk, task_id: TaskNumber, limit: Limit = 100) -
 )
 def why_task(desk: TheDesk, task_id: TaskNumber) -> WhyView:
     """Why the task does not run, or where it runs."""
-    return desk.why_task(TaskId(task_id))
+    return desk.why.why_task(TaskId(task_id))
 
 
 @tasks.get(
@@ -486,7 +480,7 @@ def list_stalled(
     ] = False,
 ) -> Page[StalledView]:
     """Attempts that run and are taken for stalled, each with its evidence; the longest stalled first."""
-    return desk.stalled(with_silent=silent)
+    return desk.tasks.stalled(with_silent=silent)
 
 
 @tasks.get(
@@ -496,7 +490,7 @@ def list_stalled(
 )
 def read_attempt(desk: TheDesk, attempt_id: AttemptName) -> Attempt:
     """One try at a task on one node: how it goes, or how it ended, with its files."""
-    return desk.read_attempt(AttemptId(attempt_id))
+    return desk.tasks.read_attempt(AttemptId(attempt_id))
 
 
 @tasks.get(
@@ -513,7 +507,7 @@ def read_log(
     limit: Limit = 200,
 ) -> LogView:
     """What the renderer wrote, in chunks. Follow it by asking again behind the last one, until `is_ended`."""
-    return desk.read_log(AttemptId(attempt_id), after=after, limit=limit)
+    return desk.tasks.read_log(AttemptId(attempt_id), after=after, limit=limit)
 
 
 # --- nodes --------------------------------------------------------------------------------------------
@@ -522,13 +516,13 @@ def read_log(
 @nodes.get("/nodes", summary="List nodes", responses=_answers(examples.page(examples.NODE)))
 def list_nodes(desk: TheDesk) -> Page[Node]:
     """Every node that has enrolled, by name. `next` is always null."""
-    return desk.list_nodes()
+    return desk.nodes.list_nodes()
 
 
 @nodes.get("/nodes/{node_id}", summary="Read a node", responses=_answers(examples.shown(examples.NODE), 404))
 def read_node(desk: TheDesk, node_id: NodeName) -> Node:
     """What a node has, how busy it is, what it runs."""
-    return desk.read_node(NodeId(node_id))
+    return desk.nodes.read_node(NodeId(node_id))
 
 
 @nodes.post(
@@ -538,7 +532,7 @@ def read_node(desk: TheDesk, node_id: NodeName) -> Node:
 )
 def drain_node(desk: TheDesk, caller: TheCaller, node_id: NodeName) -> Node:
     """Let the node finish what it runs and take no more. Outlives restarts. Admins only."""
-    return desk.drain(NodeId(node_id), caller, is_drained=True)
+    return desk.nodes.drain(NodeId(node_id), caller, is_drained=True)
 
 
 @nodes.post(
@@ -548,7 +542,7 @@ def drain_node(desk: TheDesk, caller: TheCaller, node_id: NodeName) -> Node:
 )
 def undrain_node(desk: TheDesk, caller: TheCaller, node_id: NodeName) -> Node:
     """Take the drain back. Admins only."""
-    return desk.drain(NodeId(node_id), caller, is_drained=False)
+    return desk.nodes.drain(NodeId(node_id), caller, is_drained=False)
 
 
 @nodes.post(
@@ -556,21 +550,21 @@ def undrain_node(desk: TheDesk, caller: TheCaller, node_id: NodeName) -> Node:
     summary="Let a node in",
     responses=_answers(examples.shown(examples.NODE), 403, 404, 409),
 )
-def enrol_node(desk: TheDesk, door: TheDoor, caller: TheCaller, node_id: NodeName) -> Node:
+def enrol_node(desk: TheDesk, caller: TheCaller, node_id: NodeName) -> Node:
     """Let a node in that joined by a code and is pending. Admins only."""
-    door.enrol(NodeId(node_id), caller)
-    return desk.read_node(NodeId(node_id))
+    desk.joining.enrol(NodeId(node_id), caller)
+    return desk.nodes.read_node(NodeId(node_id))
 
 
 @nodes.delete("/nodes/{node_id}", status_code=204, summary="Remove a node", responses=_errors(403, 404, 409))
 def remove_node(
-    door: TheDoor,
+    desk: TheDesk,
     caller: TheCaller,
     node_id: NodeName,
     force: Annotated[bool, Query(description="Also when it works: what it runs will be lost.")] = False,
 ) -> None:
     """Forget a node, its token and its account at the broker. Admins only."""
-    door.remove(NodeId(node_id), caller, force=force)
+    desk.joining.remove(NodeId(node_id), caller, force=force)
 
 
 @nodes.post(
@@ -580,14 +574,14 @@ def remove_node(
     responses=_answers(examples.shown(examples.INVITE), *_BODY_ERRORS, 409, status=201),
 )
 def make_invite(
-    door: TheDoor,
+    desk: TheDesk,
     caller: TheCaller,
     response: Response,
     request: Annotated[bodies.InviteRequest, Body(openapi_examples={"an_hour": {"value": {"life_s": 3600}}})],
 ) -> InviteView:
     """A code with which one machine may join. It is told this once. Admins only."""
     response.headers["Cache-Control"] = "no-store"
-    return door.invite(request, caller)
+    return desk.joining.invite(request, caller)
 
 
 @nodes.post(
@@ -597,7 +591,7 @@ def make_invite(
     responses=_answers(examples.shown(examples.JOINED), 400, 403, 409, 413, 415, 429, status=201),
 )
 def join_farm(
-    door: TheDoor,
+    desk: TheDesk,
     caller: TheCaller,
     response: Response,
     request: Annotated[
@@ -610,7 +604,7 @@ def join_farm(
     429: too many wrong codes came from this address, or from all together.
     """
     response.headers["Cache-Control"] = "no-store"
-    return door.join(request, caller)
+    return desk.joining.join(request, caller)
 
 
 @nodes.post(
@@ -618,10 +612,10 @@ def join_farm(
     summary="Get the account at the broker",
     responses=_answers(examples.shown(examples.ACCOUNT), 403, 409),
 )
-def make_account(request: Request, door: TheDoor, caller: TheCaller, response: Response) -> AccountView:
+def make_account(request: Request, desk: TheDesk, caller: TheCaller, response: Response) -> AccountView:
     """The account of the node whose token this is, with a new password. Nodes only."""
     response.headers["Cache-Control"] = "no-store"
-    return door.account(caller, reached_as=request.url.hostname or "")
+    return desk.joining.account(caller, reached_as=request.url.hostname or "")
 
 
 # --- events -------------------------------------------------------------------------------------------
@@ -640,7 +634,7 @@ def list_events(
     limit: Limit = 100,
 ) -> Page[Event]:
     """What happened, in order of id."""
-    return desk.read_events(
+    return desk.events.read_events(
         after=after, job_id=None if job_id is None else JobId(job_id), limit=limit, newest=newest
     )
 
@@ -686,7 +680,7 @@ def stream_events(
 @farm.get("/hooks", summary="List hooks", responses=_answers(examples.page(examples.HOOK)))
 def list_hooks(desk: TheDesk) -> Page[HookView]:
     """What jobs may ask for in `settings.hooks`. `next` is always null."""
-    return desk.list_hooks()
+    return desk.overview.list_hooks()
 
 
 # --- administration -----------------------------------------------------------------------------------
@@ -695,7 +689,7 @@ def list_hooks(desk: TheDesk) -> Page[HookView]:
 @administration.get("/tokens", summary="List tokens", responses=_answers(examples.page(examples.TOKEN), 403))
 def list_tokens(desk: TheDesk, caller: TheCaller) -> Page[TokenView]:
     """Whose tokens there are; the tokens themselves are not kept. Admins only. `next` is always null."""
-    return desk.list_tokens(caller)
+    return desk.access.list_tokens(caller)
 
 
 @administration.post(
@@ -715,7 +709,7 @@ def make_token(
 ) -> NewTokenView:
     """The answer is the only time that the token can be seen. Admins only."""
     response.headers["Cache-Control"] = "no-store"
-    return desk.make_token(request, caller)
+    return desk.access.make_token(request, caller)
 
 
 @administration.delete(
@@ -730,7 +724,7 @@ def revoke_token(
     name: Annotated[str, Path(max_length=255, description="The token's name.", examples=["anna-laptop"])],
 ) -> None:
     """It stops working within 2 s everywhere. Admins only."""
-    desk.revoke_token(name, caller)
+    desk.access.revoke_token(name, caller)
 
 
 @administration.get(
@@ -738,4 +732,4 @@ def revoke_token(
 )
 def list_audit(desk: TheDesk, caller: TheCaller, after: After = 0, limit: Limit = 100) -> Page[AuditView]:
     """Who asked for what, in order of id: requests that change something, refused ones too. Admins only."""
-    return desk.read_audit(caller, after=after, limit=limit)
+    return desk.access.read_audit(caller, after=after, limit=limit)

@@ -12,7 +12,8 @@ import anyio
 from anyio.to_thread import run_sync
 from fastapi import Request
 
-from farm.control.desk import MAX_PAGE, Desk
+from farm.control.desk import Desk
+from farm.control.views import MAX_PAGE
 from farm.errors import Unavailable
 from farm.http.guard import Refused
 from farm.model.events import Event
@@ -48,7 +49,7 @@ async def _follow(request: Request, desk: Desk, reader: _Reader) -> AsyncIterato
         told_at = time.monotonic()
         while not state.stopping.is_set() and not await request.is_disconnected():
             try:
-                if await run_sync(desk.owner, token) is None:
+                if await run_sync(desk.access.owner, token) is None:
                     return
                 found = await run_sync(reader.read)
             except Unavailable:
@@ -78,14 +79,14 @@ class _Reader:
     def begin(self) -> int:
         """Where to read on from: now, when nobody said."""
         if self._floor is None:
-            self._floor = self._desk.last_event()
+            self._floor = self._desk.events.last_event()
         return self._floor
 
     def read(self) -> list[Event]:
         floor = cursor = self.begin()
         fresh: list[Event] = []
         while True:
-            page = self._desk.read_events(after=cursor, job_id=self._job_id, limit=MAX_PAGE).items
+            page = self._desk.events.read_events(after=cursor, job_id=self._job_id, limit=MAX_PAGE).items
             fresh += [event for event in page if event.id not in self._told]
             cursor = page[-1].id if page else cursor
             if len(page) < MAX_PAGE or len(fresh) >= MAX_PAGE:

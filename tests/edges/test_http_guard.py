@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from farm.control.desk import TOKEN_CACHE_S
+from farm.control.desk.access import TOKEN_CACHE_S
 from farm.http.guard import JOIN_PATH, Refused, check_json, host_names
 from farm.store import tokens
 from farm.store.engine import open_engine, writing
@@ -106,10 +106,10 @@ def test_a_token_that_was_revoked_elsewhere_is_believed_for_two_seconds_at_most(
     assert api.anna.get(f"{V1}/farm").status_code == 200
     with writing(engine) as db:
         tokens.revoke(db, "anna-laptop")
-    import farm.control.desk as desk
+    from farm.control.desk import access
 
-    now = desk.time.monotonic()
-    monkeypatch.setattr(desk.time, "monotonic", lambda: now + TOKEN_CACHE_S)
+    now = access.time.monotonic()
+    monkeypatch.setattr(access.time, "monotonic", lambda: now + TOKEN_CACHE_S)
     assert TOKEN_CACHE_S <= 2
     assert api.anna.get(f"{V1}/farm").status_code == 401
 

@@ -274,7 +274,7 @@ def test_an_attempt_and_its_output_are_read_by_id(api: Api, engine: sa.Engine) -
 def test_a_text_is_found_in_the_newest_output_of_every_task(
     api: Api, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from farm.control import desk
+    from farm.control.desk import tasks
     from farm.store import logs
 
     _enrol(engine, slots=10)
@@ -302,7 +302,7 @@ def test_a_text_is_found_in_the_newest_output_of_every_task(
     assert api.bert.get(path, params={"text": "saved", "state": "failed"}).json()["items"] == []
     assert api.bert.get(path, params={"text": " "}).status_code == 400
 
-    monkeypatch.setattr(desk, "_GREPPED_TASKS", 1)
+    monkeypatch.setattr(tasks, "_GREPPED_TASKS", 1)
     labels, after = [], 0
     while after is not None:
         page = api.bert.get(path, params={"text": "frame 2", "after": after}).json()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from farm.control.door import Door
+from farm.control.desk.joining import JoiningDesk
 from farm.errors import Unavailable
 from farm.flow.joining import GUESSES
 from farm.model.ids import NodeId
@@ -52,7 +52,7 @@ def accounts() -> FakeAccounts:
 def api(engine: sa.Engine, tmp_path: Path, accounts: FakeAccounts) -> Iterator[Api]:
     with open_api(engine, tmp_path, broker_url=BROKER, api_allowed_hosts=("farm.site",)) as opened:
         settings = Settings(broker_url=BROKER, state_dir=tmp_path)
-        opened.app.state.door = Door(engine, settings, accounts)  # type: ignore[arg-type]
+        opened.app.state.desk.joining = JoiningDesk(engine, settings, accounts)  # type: ignore[arg-type]
         yield opened
 
 
@@ -165,7 +165,7 @@ def test_guessing_is_barred_and_fills_no_table(api: Api) -> None:
         assert told.startswith("too many wrong codes: none is taken for ")
     assert join(api, "no code at all")[0] == 429
     assert len(api.admin.get(f"{V1}/audit").json()["items"]) == before + GUESSES
-    api.app.state.door._guesses._wrong.clear()
+    api.app.state.desk.joining._guesses._wrong.clear()
     assert join(api, code)[0] == 201
     for _ in range(30):
         join(api, "no code at all")
@@ -240,7 +240,7 @@ def test_a_removed_node_has_neither_token_nor_account(api: Api, accounts: FakeAc
     assert api.anna.delete(f"{V1}/nodes/blade-4").status_code == 403
     assert api.admin.delete(f"{V1}/nodes/blade-4").status_code == 204
     assert accounts.known == {}
-    api.app.state.desk._owners.clear()  # as after TOKEN_CACHE_S
+    api.app.state.desk.access._owners.clear()  # as after TOKEN_CACHE_S
     assert account(api, joined["token"])[0] == 401
     assert api.admin.get(f"{V1}/nodes").json()["items"] == []
     assert api.admin.delete(f"{V1}/nodes/blade-4").status_code == 404

@@ -8,7 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from farm.errors import Forbidden, UserError
-from farm.store import audit
+from farm.model.ids import JobId
+from farm.model.work import Job
+from farm.store import audit, jobs
 from farm.store.tokens import TokenOwner
 from farm.text import clean
 
@@ -62,3 +64,14 @@ def check_admin(by: Caller, what: str) -> None:
 def check_word(what: str, text: str) -> None:
     if not text.strip() or len(text) > 255 or clean(text, one_line=True) != text:
         raise UserError(f"{what} must be 1 to 255 printable characters")
+
+
+def own_job(db: sa.Connection, job_id: JobId, by: Caller) -> Job:
+    """The job, if it is the caller's to steer. Raises NotFound, Forbidden."""
+    job = jobs.read_job(db, job_id)
+    if not by.is_admin and job.settings.user != by.user:
+        raise Forbidden(
+            f"job {job_id} belongs to {job.settings.user or 'nobody'}; "
+            f"{by.user} may steer only their own jobs"
+        )
+    return job

@@ -1,4 +1,4 @@
-"""The door: machines that join the farm by a code, and leave it.
+"""Machines that join the farm by a code, and leave it.
 
 A code is made by an administrator, lives for minutes, and lets one machine in. The machine gets a token
 of its own, and with that an account at the broker that reaches its own queues and the farm. Where an
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from farm.broker.accounts import Accounts
-from farm.control.callers import Caller, audit_row, check_admin
+from farm.control.desk.callers import Caller, audit_row, check_admin
 from farm.control.views import AccountView, InviteRequest, InviteView, JoinRequest, JoinView
 from farm.errors import Forbidden, Rejected, TooMany, Unavailable, UserError
 from farm.flow.joining import (
@@ -39,7 +39,7 @@ from farm.text import duration, plural
 _LOG = logging.getLogger(__name__)
 
 
-class Door:
+class JoiningDesk:
     """Thread-safe."""
 
     def __init__(self, engine: sa.Engine, settings: Settings, accounts: Accounts | None = None) -> None:
