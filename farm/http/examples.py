@@ -228,6 +228,10 @@ FARM = FarmView(
     user="anna",
     role="user",
 )
+METRICS = (
+    "# HELP ridgeline_tasks Tasks of jobs that have not ended.\n# TYPE ridgeline_tasks gauge\n"
+    'ridgeline_tasks{state="ready"} 42.0\n'
+)
 LIMIT = LimitView(
     name="arnold",
     amount=10,

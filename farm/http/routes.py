@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from farm.control.desk import Desk
 from farm.control.desk.callers import Caller
@@ -34,6 +35,7 @@ from farm.control.views import (
 )
 from farm.flow.recording import Recording
 from farm.http import bodies, examples
+from farm.http.metrics import exposition
 from farm.http.stream import event_stream
 from farm.model import work
 from farm.model.attempts import Attempt, JobUsage
@@ -139,6 +141,18 @@ def read_recording(
 def read_farm(desk: TheDesk, caller: TheCaller) -> FarmView:
     """Version, leader, nodes, slots and tasks of the farm, and as whom the token speaks."""
     return desk.overview.farm(caller)
+
+
+@farm.get(
+    "/metrics",
+    summary="Figures for Prometheus",
+    response_class=Response,  # with no type of its own: errors stay JSON
+    responses=_errors()
+    | {200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": examples.METRICS}}}},
+)
+def read_metrics(desk: TheDesk, caller: TheCaller) -> Response:
+    """Tasks, slots, nodes, stalls, limits, spread and prices in Prometheus' text format."""
+    return Response(exposition(desk, caller), media_type=CONTENT_TYPE_LATEST)
 
 
 @farm.get("/limits", summary="List limits", responses=_answers(examples.page(examples.LIMIT)))
