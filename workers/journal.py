@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from farm.model.ids import AttemptId
-from workers.lifecycle import REMEMBERED, Stage
+from workers.instructions import Stage
+from workers.lifecycle import REMEMBERED
 from workers.linefile import LineFile, line_of
 
 _SLACK = 20_000

@@ -28,6 +28,44 @@ from farm.model.states import Outcome
 from farm.model.work import Isolation
 from farm.text import clean
 from farm.wire.messages import Finished, HeartbeatAnswer, Launch, Order, Started, StepScript, Stop
+from workers.events import (
+    BrokerConnected,
+    DeviceFailed,
+    DevicesChanged,
+    DrainAsked,
+    Event,
+    HeartbeatAnswered,
+    HelloAsked,
+    HostDied,
+    HostFinished,
+    HostReady,
+    HostStarted,
+    LaunchReceived,
+    LoadsChanged,
+    Recorded,
+    ReportsStored,
+    StopReceived,
+    Tick,
+    Unwedged,
+    Wedged,
+)
+from workers.instructions import (
+    CancelHost,
+    Forget,
+    Instruction,
+    KillHost,
+    Record,
+    Report,
+    Resend,
+    RetireHost,
+    RunOnHost,
+    Say,
+    SendHeartbeat,
+    Stage,
+    StartHost,
+    TakeWork,
+    stage_of,
+)
 
 REMEMBERED = 10_000
 """Ids of forgotten attempts that are kept, so that a late double of their launch starts nothing."""
@@ -73,271 +111,6 @@ class Rules:
     kill_grace_s: float
     lease_s: float = 30.0
     """After so long without this node the farm gives its attempts to others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """Where an attempt's private directory is: below `directory`, by job and attempt."""
-
-    directory: str
-    job_uid: str
-
-
-def stage_of(script: StepScript) -> Stage | None:
-    """None for a step that writes where it likes."""
-    if script.output is None or script.output.directory_parameter not in script.parameters:
-        return None
-    return Stage(
-        directory=script.parameters[script.output.directory_parameter][1],
-        job_uid=script.job_uid,
-    )
-
-
-# --- events -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConnected:
-    """The agent consumes its queues (again); before the first time it says nothing to the farm."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchReceived:
-    launch: Launch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """The journal holds these attempts."""
-
-    attempt_ids: tuple[AttemptId, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopReceived:
-    stop: Stop
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswered:
-    answer: HeartbeatAnswer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportsStored:
-    """The farm has stored these attempts' ends."""
-
-    attempt_ids: tuple[AttemptId, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelloAsked:
-    """The farm wants a full heartbeat."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadsChanged:
-    """A device crossed a threshold: the farm should hear of it before the next heartbeat is due."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFailed:
-    """A device is lost, for as long as this agent lives."""
-
-    device_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicesChanged:
-    """The node has other devices now: a GPU was cut up anew."""
-
-    slots: Mapping[str, int]
-    """As in Rules."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostReady:
-    host_id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostStarted:
-    host_id: int
-    attempt_id: AttemptId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostFinished:
-    host_id: int
-    finished: Finished
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostDied:
-    """The host's process is gone, and so is every process that it started."""
-
-    host_id: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wedged:
-    """A process of an attempt cannot be killed: it hangs in the kernel."""
-
-    attempt_id: AttemptId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unwedged:
-    """It has gone after all."""
-
-    attempt_id: AttemptId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainAsked:
-    """Take no more work; hand back what still runs after `grace_s`."""
-
-    grace_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = (
-    BrokerConnected
-    | LaunchReceived
-    | Recorded
-    | StopReceived
-    | HeartbeatAnswered
-    | ReportsStored
-    | HelloAsked
-    | LoadsChanged
-    | DeviceFailed
-    | DevicesChanged
-    | HostReady
-    | HostStarted
-    | HostFinished
-    | HostDied
-    | Wedged
-    | Unwedged
-    | DrainAsked
-    | Tick
-)
-
-
-# --- instructions -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """Write these into the journal, then say `Recorded`."""
-
-    attempts: tuple[tuple[AttemptId, Stage | None], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartHost:
-    host_id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOnHost:
-    host_id: int
-    script: StepScript
-    order: Order
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelHost:
-    """Ask the host to end its attempt."""
-
-    host_id: int
-    reason: str
-    outcome: Outcome
-    takes_output: bool = False
-    """Once it has ended, its files count if they are whole."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KillHost:
-    """End the host's process and everything it started."""
-
-    host_id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetireHost:
-    """Let an idle host go."""
-
-    host_id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    item: Started | Finished
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resend:
-    """The farm seems not to know this attempt's end yet."""
-
-    attempt_id: AttemptId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forget:
-    """The farm has these ends: drop the reports, remove the private directories."""
-
-    attempts: tuple[tuple[AttemptId, Stage | None], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendHeartbeat:
-    sequence: int
-    attempts: tuple[AttemptId, ...]
-    is_full: bool
-    """With capabilities."""
-    is_draining: bool
-    fault: str = ""
-    """Why the node takes no work, found out by itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakeWork:
-    """Consume the launch queue, or stop doing so."""
-
-    is_wanted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Say:
-    """One line for the agent's log."""
-
-    text: str
-
-
-Instruction = (
-    Record
-    | StartHost
-    | RunOnHost
-    | CancelHost
-    | KillHost
-    | RetireHost
-    | Report
-    | Resend
-    | Forget
-    | SendHeartbeat
-    | TakeWork
-    | Say
-)
-
-
-# --- state --------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, kw_only=True)

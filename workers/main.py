@@ -15,10 +15,12 @@ from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.settings import Settings
 from farm.text import clean, duration
 from workers import benchmark
-from workers.agent import HostCommand, renderer_environment, start_agent
+from workers.agent import start_agent
 from workers.capabilities import providers
 from workers.cpu_benchmark import cpu_model, measured, usable_cpus
+from workers.environment import renderer_environment
 from workers.gpu.isolation import device_environment
+from workers.supervisor import HostCommand
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.5

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from farm.failpoints import reach
 from farm.model.ids import AttemptId
 from farm.wire.messages import Finished, Started
+from workers.instructions import Stage
 from workers.journal import Journal
-from workers.lifecycle import Stage
 from workers.spool import Spool
 
 _LOG = logging.getLogger(__name__)

@@ -41,7 +41,7 @@ from farm.wire.messages import (
 from tests.simulation.broker import Broker, Link, SimPublisher
 from tests.simulation.kernel import Kernel, Process, Violation
 from tests.simulation.truth import Truth
-from workers import lifecycle, staging
+from workers import events, instructions, staging
 from workers.journal import Journal
 from workers.lifecycle import Lifecycle, Rules
 from workers.scribe import Accepted, Note, OnHost, Received, Scribe
@@ -134,7 +134,7 @@ class Machine:
 
 
 class Agent:
-    """One life of the agent's process. What `workers.agent` does with threads is done with events here."""
+    """One life of the agent's process. What `workers.supervisor` does with threads is events here."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -143,7 +143,7 @@ class Agent:
         self.hosts: dict[int, Host] = {}
         self._session = self.kernel.new_id()
         self._paused_until = 0.0
-        self._inbox: deque[lifecycle.Event] = deque()
+        self._inbox: deque[events.Event] = deque()
         self._notes: list[Note] = []
         self._takes_work = True
         self._epoch: int | None = None
@@ -161,7 +161,7 @@ class Agent:
         self.scribe = Scribe(
             journal,
             spool,
-            on_recorded=lambda ids: self.post(lifecycle.Recorded(attempt_ids=ids)),
+            on_recorded=lambda ids: self.post(events.Recorded(attempt_ids=ids)),
             on_reports=self._reports_written,
         )
         settings = machine.settings
@@ -188,7 +188,7 @@ class Agent:
         self.kernel.at(0.05, self._look_for_broker)
 
     def _take_over(self, journal: Journal, spool: Spool) -> list[Host]:
-        """As `workers.agent`: returns the hosts to be adopted; what is lost is reported."""
+        """As `workers.takeover`: returns the hosts to be adopted; what is lost is reported."""
         live = {a for a, e in journal.entries.items() if not e.has_ended and a not in spool.waiting}
         found = [host for host in self.machine.hosts if host.process.paused_until <= self.kernel.now]
         for host in set(self.machine.hosts) - set(found):
@@ -221,7 +221,7 @@ class Agent:
         self._note(
             OnHost(attempt_id=order.attempt_id, pid=host.pid, started=0.0, boot_id=self.machine.boot_id)
         )
-        self._handle(lifecycle.HostStarted(host_id=host_id, attempt_id=order.attempt_id))
+        self._handle(events.HostStarted(host_id=host_id, attempt_id=order.attempt_id))
 
     def die(self) -> None:
         self.is_alive = False
@@ -259,7 +259,7 @@ class Agent:
         if not self.is_awake():
             self.kernel.at(self._paused_until - self.kernel.now, self._tick)
             return
-        self._handle(lifecycle.Tick())
+        self._handle(events.Tick())
         now = self.machine.boottime()
         wait_s = _BUSY_TICK_S if self.core.is_busy else max(self.core.next_heartbeat - now, 0.01)
         self.kernel.at(wait_s, self._tick)
@@ -281,7 +281,7 @@ class Agent:
             if self._epoch is None and self._can_hear():
                 self._epoch = broker.epoch
                 self._listen()
-                self.post(lifecycle.BrokerConnected())
+                self.post(events.BrokerConnected())
             self._hear()
         # One that has lost it comes back sooner or later than others.
         pause_s = _LOOKS_FOR_BROKER_S if self._epoch is not None else self.kernel.draw.uniform(0.2, 5.0)
@@ -303,18 +303,18 @@ class Agent:
             control = load(Control, message.body)
             match control:
                 case Stop():
-                    self.post(lifecycle.StopReceived(stop=control))
+                    self.post(events.StopReceived(stop=control))
                 case HeartbeatAnswer():
-                    self.post(lifecycle.HeartbeatAnswered(answer=control))
+                    self.post(events.HeartbeatAnswered(answer=control))
                 case ReportsAccepted():
-                    self.post(lifecycle.ReportsStored(attempt_ids=control.attempt_ids))
+                    self.post(events.ReportsStored(attempt_ids=control.attempt_ids))
                 case SayHello():
-                    self.post(lifecycle.HelloAsked())
+                    self.post(events.HelloAsked())
                 case TidyJob():
                     self.kernel.at(0.1, self._tidy, control)
         if self._takes_work:
             for message in machine.broker.take(names.launch_queue(machine.node_id), 100):
-                self.post(lifecycle.LaunchReceived(launch=load(Launch, message.body)))
+                self.post(events.LaunchReceived(launch=load(Launch, message.body)))
 
     def _tidy(self, message: TidyJob) -> None:
         if self.is_alive:
@@ -325,7 +325,7 @@ class Agent:
 
     # --- what it does ---
 
-    def post(self, event: lifecycle.Event) -> None:
+    def post(self, event: events.Event) -> None:
         if self.is_alive:
             self._inbox.append(event)
             self._later(0.0, "run", self._run)
@@ -334,15 +334,15 @@ class Agent:
         while self._inbox and self.is_alive:
             self._handle(self._inbox.popleft())
 
-    def _handle(self, event: lifecycle.Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         for instruction in self.core.handle(event, self.machine.boottime()):
             self._carry_out(instruction)
 
-    def _carry_out(self, instruction: lifecycle.Instruction) -> None:
+    def _carry_out(self, instruction: instructions.Instruction) -> None:
         match instruction:
-            case lifecycle.Report(item=item):
+            case instructions.Report(item=item):
                 self._note(item)
-            case lifecycle.RunOnHost(host_id=host_id, script=script, order=order):
+            case instructions.RunOnHost(host_id=host_id, script=script, order=order):
                 host = self.hosts.get(host_id)
                 if host is not None:
                     self._log_sequence[order.attempt_id] = 0
@@ -355,39 +355,39 @@ class Agent:
                         )
                     )
                     host.run(script, order, self.core.fence_at(order.attempt_id, self.machine.boottime()))
-            case lifecycle.Record(attempts=attempts):
+            case instructions.Record(attempts=attempts):
                 self._note(Received(attempts=attempts))
-            case lifecycle.Forget(attempts=attempts):
+            case instructions.Forget(attempts=attempts):
                 ids = tuple(attempt_id for attempt_id, _ in attempts)
                 self.sender.accepted(ids)
                 self._note(Accepted(attempt_ids=ids))
                 for attempt_id, stage in attempts:
                     if stage is not None:
                         self.kernel.at(0.05, self._remove_stage, stage, attempt_id)
-            case lifecycle.SendHeartbeat():
+            case instructions.SendHeartbeat():
                 self._send_heartbeat(instruction)
-            case lifecycle.StartHost(host_id=host_id):
+            case instructions.StartHost(host_id=host_id):
                 self.hosts[host_id] = Host(self, host_id)
-            case lifecycle.CancelHost(host_id=host_id, reason=reason, outcome=outcome):
+            case instructions.CancelHost(host_id=host_id, reason=reason, outcome=outcome):
                 if host_id in self.hosts:
                     self.hosts[host_id].cancel(outcome, reason)
-            case lifecycle.KillHost(host_id=host_id) | lifecycle.RetireHost(host_id=host_id):
+            case instructions.KillHost(host_id=host_id) | instructions.RetireHost(host_id=host_id):
                 if host_id in self.hosts:
                     self.hosts[host_id].die("killed")
-            case lifecycle.Resend(attempt_id=attempt_id):
+            case instructions.Resend(attempt_id=attempt_id):
                 self.sender.resend(attempt_id)
                 self._later(0.01, "send", self._send)
-            case lifecycle.TakeWork(is_wanted=is_wanted):
+            case instructions.TakeWork(is_wanted=is_wanted):
                 self._takes_work = is_wanted
                 self._hear()
-            case lifecycle.Say(text=text):
+            case instructions.Say(text=text):
                 self.kernel.say(f"{self.machine.node_id}: {text}")
             case _:
                 raise Violation(
                     f"the simulation does not know {type(instruction).__name__}: teach it to node.py"
                 )
 
-    def _remove_stage(self, stage: lifecycle.Stage, attempt_id: AttemptId) -> None:
+    def _remove_stage(self, stage: instructions.Stage, attempt_id: AttemptId) -> None:
         if self.is_alive:
             with contextlib.suppress(OSError, FarmError):
                 staging.remove_stage(Path(stage.directory), stage.job_uid, attempt_id)
@@ -405,7 +405,7 @@ class Agent:
         self.sender.reports(items)
         self._later(0.01, "send", self._send)
 
-    def _send_heartbeat(self, instruction: lifecycle.SendHeartbeat) -> None:
+    def _send_heartbeat(self, instruction: instructions.SendHeartbeat) -> None:
         machine = self.machine
         for host in self.hosts.values():
             if host.running is not None:
@@ -444,7 +444,7 @@ class Agent:
 
     # --- what its hosts say ---
 
-    def heard(self, host: Host, event: lifecycle.Event) -> None:
+    def heard(self, host: Host, event: events.Event) -> None:
         """A line from a host's pipe; it waits there while this process is stopped."""
         if self.is_alive and self.hosts.get(host.host_id) is host:
             self.post(event)
@@ -459,10 +459,10 @@ class Agent:
     def host_died(self, host: Host, reason: str) -> None:
         if self.is_alive and self.hosts.get(host.host_id) is host:
             del self.hosts[host.host_id]
-            self.post(lifecycle.HostDied(host_id=host.host_id, reason=reason))
+            self.post(events.HostDied(host_id=host.host_id, reason=reason))
 
     def drain(self, grace_s: float) -> None:
-        self.post(lifecycle.DrainAsked(grace_s=grace_s))
+        self.post(events.DrainAsked(grace_s=grace_s))
 
 
 def _capabilities(slots: int) -> Capabilities:
@@ -528,24 +528,24 @@ class Host:
         if self.agent is not None:
             self.kernel.at(0.05, self.agent.host_died, self, reason)
 
-    def _tell(self, event: lifecycle.Event) -> None:
+    def _tell(self, event: events.Event) -> None:
         if self.agent is not None:
             self.agent.heard(self, event)
 
     def _main(self) -> None:
         try:
             self.process.sleep(self.kernel.draw.uniform(0.05, 0.3))
-            self._tell(lifecycle.HostReady(host_id=self.host_id))
+            self._tell(events.HostReady(host_id=self.host_id))
             while True:
                 while self._next is None:
                     self.process.sleep(1e9)
                 script, order = self._next
                 self._next = None
-                self._tell(lifecycle.HostStarted(host_id=self.host_id, attempt_id=order.attempt_id))
+                self._tell(events.HostStarted(host_id=self.host_id, attempt_id=order.attempt_id))
                 finished = self._attempt(script, order)
                 self.running = self._stop = None
                 self.ended = [*self.ended[-15:], finished]
-                self._tell(lifecycle.HostFinished(host_id=self.host_id, finished=finished))
+                self._tell(events.HostFinished(host_id=self.host_id, finished=finished))
                 if self.agent is None:
                     self.kernel.at(self.machine.settings.lease_s, self._give_up)
         finally:

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from farm.model.ids import AttemptId
 from farm.model.states import Outcome
 from farm.wire.messages import Finished, Started
+from workers.instructions import Stage
 from workers.journal import Journal
-from workers.lifecycle import REMEMBERED, Stage
+from workers.lifecycle import REMEMBERED
 from workers.linefile import LineFile, line_of
 from workers.scribe import Accepted, Received, Scribe
 from workers.spool import Spool

@@ -13,6 +13,7 @@ from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.states import Outcome
 from farm.model.work import Isolation, OutputSpec
 from farm.wire.messages import Finished, HeartbeatAnswer, Launch, Order, Started, StepScript, Stop
+from workers import events, instructions
 from workers import lifecycle as lc
 
 RULES = lc.Rules(node_id=NodeId("n1"), slots={"cpu": 2}, heartbeat_s=5.0, fence_s=20.0, kill_grace_s=2.0)
@@ -39,8 +40,10 @@ def order(name: str, device_id: str = "cpu") -> Order:
     )
 
 
-def launch(*names: str, isolation: Isolation = Isolation.STAGED, job_uid: str = "job") -> lc.LaunchReceived:
-    return lc.LaunchReceived(
+def launch(
+    *names: str, isolation: Isolation = Isolation.STAGED, job_uid: str = "job"
+) -> events.LaunchReceived:
+    return events.LaunchReceived(
         launch=Launch(script=script(isolation, job_uid), orders=tuple(order(name) for name in names))
     )
 
@@ -59,52 +62,54 @@ class Node:
         self.running: dict[int, str] = {}
         self.runs: Counter[str] = Counter()
         # Connected so long ago that no launch is taken for an old one.
-        self.done: list[lc.Instruction] = self.core.handle(lc.BrokerConnected(), self.now - lc.BACKLOG_S)
-        self.tell(lc.Tick())
+        self.done: list[instructions.Instruction] = self.core.handle(
+            events.BrokerConnected(), self.now - lc.BACKLOG_S
+        )
+        self.tell(events.Tick())
 
-    def tell(self, event: lc.Event, *, after_s: float = 0.0) -> list[lc.Instruction]:
+    def tell(self, event: events.Event, *, after_s: float = 0.0) -> list[instructions.Instruction]:
         self.now += after_s
         new = self.core.handle(event, self.now)
         self.done += new
         for instruction in list(new):
             match instruction:
-                case lc.Record(attempts=attempts):
+                case instructions.Record(attempts=attempts):
                     self.unwritten += [attempt_id for attempt_id, _ in attempts]
                     if not self.disk_is_slow:
                         new += self.write()
-                case lc.StartHost(host_id=host_id) if self.hosts_get_ready:
-                    new += self.tell(lc.HostReady(host_id=host_id))
-                case lc.RunOnHost(host_id=host_id, order=order):
+                case instructions.StartHost(host_id=host_id) if self.hosts_get_ready:
+                    new += self.tell(events.HostReady(host_id=host_id))
+                case instructions.RunOnHost(host_id=host_id, order=order):
                     assert host_id not in self.running, "a host was given two attempts"
                     self.running[host_id] = order.attempt_id
                     self.runs[order.attempt_id] += 1
         return new
 
-    def write(self) -> list[lc.Instruction]:
+    def write(self) -> list[instructions.Instruction]:
         written, self.unwritten = self.unwritten, []
-        return self.tell(lc.Recorded(attempt_ids=tuple(written)))
+        return self.tell(events.Recorded(attempt_ids=tuple(written)))
 
     def host_of(self, name: str) -> int:
         return next(host_id for host_id, attempt in self.running.items() if attempt == name)
 
     def start(self, name: str) -> None:
-        self.tell(lc.HostStarted(host_id=self.host_of(name), attempt_id=AttemptId(name)))
+        self.tell(events.HostStarted(host_id=self.host_of(name), attempt_id=AttemptId(name)))
 
-    def finish(self, name: str, outcome: Outcome = Outcome.SUCCEEDED) -> list[lc.Instruction]:
+    def finish(self, name: str, outcome: Outcome = Outcome.SUCCEEDED) -> list[instructions.Instruction]:
         host_id = self.host_of(name)
         del self.running[host_id]
         finished = Finished(attempt_id=AttemptId(name), outcome=outcome)
-        return self.tell(lc.HostFinished(host_id=host_id, finished=finished))
+        return self.tell(events.HostFinished(host_id=host_id, finished=finished))
 
-    def die(self, name: str, reason: str = "exit status 1") -> list[lc.Instruction]:
+    def die(self, name: str, reason: str = "exit status 1") -> list[instructions.Instruction]:
         host_id = self.host_of(name)
         del self.running[host_id]
-        return self.tell(lc.HostDied(host_id=host_id, reason=reason))
+        return self.tell(events.HostDied(host_id=host_id, reason=reason))
 
     def answer(self, *, keep: tuple[str, ...] = (), stop: tuple[str, ...] = (), refused: str = "") -> None:
         sequence = self.heartbeats()[-1].sequence
         self.tell(
-            lc.HeartbeatAnswered(
+            events.HeartbeatAnswered(
                 answer=HeartbeatAnswer(
                     sequence=sequence,
                     keep=tuple(map(AttemptId, keep)),
@@ -114,34 +119,36 @@ class Node:
             )
         )
 
-    def heartbeats(self) -> list[lc.SendHeartbeat]:
-        return [i for i in self.done if isinstance(i, lc.SendHeartbeat)]
+    def heartbeats(self) -> list[instructions.SendHeartbeat]:
+        return [i for i in self.done if isinstance(i, instructions.SendHeartbeat)]
 
     def ends(self) -> list[Finished]:
-        return [i.item for i in self.done if isinstance(i, lc.Report) and isinstance(i.item, Finished)]
+        return [
+            i.item for i in self.done if isinstance(i, instructions.Report) and isinstance(i.item, Finished)
+        ]
 
     def end_of(self, name: str) -> Finished:
         (end,) = [end for end in self.ends() if end.attempt_id == name]
         return end
 
-    def of(self, kind: type[lc.Instruction]) -> list[lc.Instruction]:
+    def of(self, kind: type[instructions.Instruction]) -> list[instructions.Instruction]:
         return [i for i in self.done if isinstance(i, kind)]
 
 
 def test_an_attempt_goes_from_launch_to_acceptance() -> None:
     node = Node()
     node.tell(launch("a"))
-    assert node.of(lc.Record) == [
-        lc.Record(attempts=((AttemptId("a"), lc.Stage(directory="/out", job_uid="job")),))
+    assert node.of(instructions.Record) == [
+        instructions.Record(attempts=((AttemptId("a"), instructions.Stage(directory="/out", job_uid="job")),))
     ]
     node.start("a")
-    assert lc.Report(item=Started(attempt_id=AttemptId("a"))) in node.done
+    assert instructions.Report(item=Started(attempt_id=AttemptId("a"))) in node.done
     node.finish("a")
     assert node.end_of("a").outcome is Outcome.SUCCEEDED
-    assert not node.of(lc.Forget)
-    node.tell(lc.ReportsStored(attempt_ids=(AttemptId("a"),)))
-    assert node.of(lc.Forget) == [
-        lc.Forget(attempts=((AttemptId("a"), lc.Stage(directory="/out", job_uid="job")),))
+    assert not node.of(instructions.Forget)
+    node.tell(events.ReportsStored(attempt_ids=(AttemptId("a"),)))
+    assert node.of(instructions.Forget) == [
+        instructions.Forget(attempts=((AttemptId("a"), instructions.Stage(directory="/out", job_uid="job")),))
     ]
     assert not node.core.held
 
@@ -149,15 +156,15 @@ def test_an_attempt_goes_from_launch_to_acceptance() -> None:
 def test_nothing_runs_before_the_journal_has_it() -> None:
     core = lc.Lifecycle(rules=RULES)
     done = core.handle(launch("a"), 1.0)
-    assert [type(i) for i in done] == [lc.Record]
-    done = core.handle(lc.Recorded(attempt_ids=(AttemptId("a"),)), 1.0)
-    assert lc.StartHost(host_id=1) in done
+    assert [type(i) for i in done] == [instructions.Record]
+    done = core.handle(events.Recorded(attempt_ids=(AttemptId("a"),)), 1.0)
+    assert instructions.StartHost(host_id=1) in done
 
 
 def test_an_attempt_that_is_stopped_while_the_journal_is_written_does_not_start() -> None:
     node = Node(disk_is_slow=True)
     node.tell(launch("a", "b"))
-    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    node.tell(events.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
     node.write()
     assert node.end_of("a").outcome is Outcome.CANCELLED
     assert list(node.running.values()) == ["b"]
@@ -170,8 +177,8 @@ def test_a_doubled_launch_starts_nothing_in_any_phase() -> None:
     node.start("a")
     node.tell(launch("a"))
     node.finish("a")
-    assert lc.Resend(attempt_id=AttemptId("a")) in node.tell(launch("a"))
-    node.tell(lc.ReportsStored(attempt_ids=(AttemptId("a"),)))
+    assert instructions.Resend(attempt_id=AttemptId("a")) in node.tell(launch("a"))
+    node.tell(events.ReportsStored(attempt_ids=(AttemptId("a"),)))
     assert node.tell(launch("a")) == []
     assert node.runs == {"a": 1}
     assert len(node.ends()) == 1
@@ -180,7 +187,7 @@ def test_a_doubled_launch_starts_nothing_in_any_phase() -> None:
 def test_what_an_earlier_session_had_is_known() -> None:
     node = Node()
     node.core.restore(ended=[(AttemptId("a"), None)], forgotten=[AttemptId("b")])
-    assert node.tell(launch("a", "b")) == [lc.Resend(attempt_id=AttemptId("a"))]
+    assert node.tell(launch("a", "b")) == [instructions.Resend(attempt_id=AttemptId("a"))]
 
 
 def test_orders_beyond_the_slots_wait_in_order() -> None:
@@ -189,7 +196,7 @@ def test_orders_beyond_the_slots_wait_in_order() -> None:
     assert set(node.running.values()) == {"a", "b"}
     node.finish("b")
     assert set(node.running.values()) == {"a", "c"}
-    assert len(node.of(lc.StartHost)) == 2, "the warm host is used again"
+    assert len(node.of(instructions.StartHost)) == 2, "the warm host is used again"
 
 
 def test_a_host_that_is_warm_for_the_job_is_preferred() -> None:
@@ -205,7 +212,7 @@ def test_a_host_that_is_warm_for_the_job_is_preferred() -> None:
 
 def test_an_order_for_a_device_that_is_not_here_is_refused() -> None:
     node = Node()
-    node.tell(lc.LaunchReceived(launch=Launch(script=script(), orders=(order("a", device_id="GPU-1"),))))
+    node.tell(events.LaunchReceived(launch=Launch(script=script(), orders=(order("a", device_id="GPU-1"),))))
     assert node.end_of("a").outcome is Outcome.NODE_FAULT
     assert node.end_of("a").reason == "n1 has no device 'GPU-1'"
 
@@ -215,10 +222,10 @@ def test_a_stop_cancels_then_kills() -> None:
     node.tell(launch("a"))
     node.start("a")
     host_id = node.host_of("a")
-    done = node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
-    assert done == [lc.CancelHost(host_id=host_id, reason="no more", outcome=Outcome.CANCELLED)]
-    assert lc.KillHost(host_id=host_id) not in node.tell(lc.Tick(), after_s=2.5)
-    assert lc.KillHost(host_id=host_id) in node.tell(lc.Tick(), after_s=0.6)
+    done = node.tell(events.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    assert done == [instructions.CancelHost(host_id=host_id, reason="no more", outcome=Outcome.CANCELLED)]
+    assert instructions.KillHost(host_id=host_id) not in node.tell(events.Tick(), after_s=2.5)
+    assert instructions.KillHost(host_id=host_id) in node.tell(events.Tick(), after_s=0.6)
     node.die("a", "killed by SIGKILL")
     assert (node.end_of("a").outcome, node.end_of("a").reason) == (Outcome.CANCELLED, "no more")
 
@@ -227,7 +234,7 @@ def test_what_the_host_says_of_a_stopped_attempt_is_what_counts() -> None:
     node = Node()
     node.tell(launch("a"))
     node.start("a")
-    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    node.tell(events.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
     node.finish("a", Outcome.SUCCEEDED)
     assert node.end_of("a").outcome is Outcome.SUCCEEDED
     assert node.core.live == 0
@@ -236,7 +243,7 @@ def test_what_the_host_says_of_a_stopped_attempt_is_what_counts() -> None:
 def test_a_waiting_attempt_is_stopped_at_once() -> None:
     node = Node()
     node.tell(launch("a", "b", "c"))
-    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("c"),), reason="no more")))
+    node.tell(events.StopReceived(stop=Stop(attempt_ids=(AttemptId("c"),), reason="no more")))
     assert node.end_of("c").outcome is Outcome.CANCELLED
     node.finish("a")
     assert "c" not in node.runs
@@ -245,20 +252,20 @@ def test_a_waiting_attempt_is_stopped_at_once() -> None:
 def test_an_attempt_whose_host_is_not_ready_is_stopped_at_once_and_the_host_is_used_for_another() -> None:
     node = Node(hosts_get_ready=False)
     node.tell(launch("a"))
-    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    node.tell(events.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
     assert node.end_of("a").outcome is Outcome.CANCELLED
     node.tell(launch("b"))
-    node.tell(lc.HostReady(host_id=1))
+    node.tell(events.HostReady(host_id=1))
     assert node.running == {1: "b"}
-    assert len(node.of(lc.StartHost)) == 1
+    assert len(node.of(instructions.StartHost)) == 1
 
 
 def test_a_stop_that_overtakes_its_launch_wins() -> None:
     node = Node()
-    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    node.tell(events.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
     assert (node.end_of("a").outcome, node.end_of("a").reason) == (Outcome.CANCELLED, "not running here")
     node.tell(launch("a"))
-    node.tell(lc.ReportsStored(attempt_ids=(AttemptId("a"),)))
+    node.tell(events.ReportsStored(attempt_ids=(AttemptId("a"),)))
     node.tell(launch("a"))
     assert not node.runs
     assert len(node.ends()) == 1
@@ -267,7 +274,7 @@ def test_a_stop_that_overtakes_its_launch_wins() -> None:
 def test_a_stop_for_a_forgotten_attempt_is_answered_too() -> None:
     node = Node()
     node.core.restore(ended=[], forgotten=[AttemptId("a")])
-    node.tell(lc.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
+    node.tell(events.StopReceived(stop=Stop(attempt_ids=(AttemptId("a"),), reason="no more")))
     assert node.end_of("a").reason == "not running here"
 
 
@@ -275,8 +282,8 @@ def test_a_node_with_a_process_that_cannot_be_killed_takes_no_work_until_it_is_g
     node = Node()
     node.tell(launch("a", "b", "c"))
     node.start("a")
-    told = node.tell(lc.Wedged(attempt_id=AttemptId("a"), reason="process 7 (blender) cannot be killed"))
-    assert lc.TakeWork(is_wanted=False) in told
+    told = node.tell(events.Wedged(attempt_id=AttemptId("a"), reason="process 7 (blender) cannot be killed"))
+    assert instructions.TakeWork(is_wanted=False) in told
     assert node.heartbeats()[-1].fault == "wedged: process 7 (blender) cannot be killed"
     handed_back = node.ends()[-1]
     assert handed_back.attempt_id == "c"
@@ -284,9 +291,11 @@ def test_a_node_with_a_process_that_cannot_be_killed_takes_no_work_until_it_is_g
     node.tell(launch("d"))
     assert (node.ends()[-1].attempt_id, node.ends()[-1].outcome) == ("d", Outcome.NODE_LOST)
     assert node.finish("b"), "what runs beside it goes on"
-    assert lc.TakeWork(is_wanted=True) not in node.tell(lc.Unwedged(attempt_id=AttemptId("unknown")))
-    told = node.tell(lc.Unwedged(attempt_id=AttemptId("a")))
-    assert lc.TakeWork(is_wanted=True) in told
+    assert instructions.TakeWork(is_wanted=True) not in node.tell(
+        events.Unwedged(attempt_id=AttemptId("unknown"))
+    )
+    told = node.tell(events.Unwedged(attempt_id=AttemptId("a")))
+    assert instructions.TakeWork(is_wanted=True) in told
     assert node.heartbeats()[-1].fault == ""
     node.tell(launch("e"))
     assert "e" in node.running.values()
@@ -294,9 +303,9 @@ def test_a_node_with_a_process_that_cannot_be_killed_takes_no_work_until_it_is_g
 
 def test_a_wedged_node_that_drains_stays_closed_when_it_is_free_again() -> None:
     node = Node()
-    node.tell(lc.Wedged(attempt_id=AttemptId("a"), reason="stuck"))
-    node.tell(lc.DrainAsked(grace_s=60.0))
-    assert lc.TakeWork(is_wanted=True) not in node.tell(lc.Unwedged(attempt_id=AttemptId("a")))
+    node.tell(events.Wedged(attempt_id=AttemptId("a"), reason="stuck"))
+    node.tell(events.DrainAsked(grace_s=60.0))
+    assert instructions.TakeWork(is_wanted=True) not in node.tell(events.Unwedged(attempt_id=AttemptId("a")))
 
 
 def test_a_host_that_dies_under_a_running_attempt_is_the_nodes_fault() -> None:
@@ -322,15 +331,15 @@ def test_a_host_that_dies_before_the_start_is_replaced_three_times() -> None:
 def test_a_host_that_never_gets_ready_is_killed() -> None:
     node = Node(hosts_get_ready=False)
     node.tell(launch("a"))
-    assert lc.KillHost(host_id=1) not in node.tell(lc.Tick(), after_s=lc.HOST_START_S - 1)
-    assert lc.KillHost(host_id=1) in node.tell(lc.Tick(), after_s=2)
+    assert instructions.KillHost(host_id=1) not in node.tell(events.Tick(), after_s=lc.HOST_START_S - 1)
+    assert instructions.KillHost(host_id=1) in node.tell(events.Tick(), after_s=2)
 
 
 def test_an_idle_host_is_let_go() -> None:
     node = Node()
     node.tell(launch("a"))
     node.finish("a")
-    assert lc.RetireHost(host_id=1) in node.tell(lc.Tick(), after_s=lc.HOST_IDLE_S)
+    assert instructions.RetireHost(host_id=1) in node.tell(events.Tick(), after_s=lc.HOST_IDLE_S)
     node.tell(launch("b"))
     assert node.host_of("b") == 2
 
@@ -344,13 +353,13 @@ def test_an_exclusive_attempt_is_fenced_and_a_staged_one_goes_on() -> None:
     node.tell(launch("s"))
     node.start("e")
     node.start("s")
-    assert not [i for i in node.tell(lc.Tick(), after_s=19.5) if isinstance(i, lc.CancelHost)]
+    assert not [i for i in node.tell(events.Tick(), after_s=19.5) if isinstance(i, instructions.CancelHost)]
     host_id = node.host_of("e")
     reason = "fenced: no answer from the farm for 20 s"
-    assert lc.CancelHost(host_id=host_id, reason=reason, outcome=Outcome.NODE_LOST) in node.tell(
-        lc.Tick(), after_s=0.5
+    assert instructions.CancelHost(host_id=host_id, reason=reason, outcome=Outcome.NODE_LOST) in node.tell(
+        events.Tick(), after_s=0.5
     )
-    assert lc.KillHost(host_id=host_id) in node.tell(lc.Tick(), after_s=2.0)
+    assert instructions.KillHost(host_id=host_id) in node.tell(events.Tick(), after_s=2.0)
     node.die("e")
     assert (node.end_of("e").outcome, node.end_of("e").reason) == (Outcome.NODE_LOST, reason)
     assert "s" in node.running.values()
@@ -360,14 +369,14 @@ def test_a_lease_counts_from_when_the_answered_heartbeat_was_sent() -> None:
     node = Node()
     node.tell(launch("e", isolation=Isolation.EXCLUSIVE))
     node.start("e")
-    node.tell(lc.Tick(), after_s=5.0)  # sends one
+    node.tell(events.Tick(), after_s=5.0)  # sends one
     sent_at = node.now
-    node.tell(lc.Tick(), after_s=4.0)
+    node.tell(events.Tick(), after_s=4.0)
     node.answer(keep=("e",))
     node.now = sent_at + 19.9
-    assert not [i for i in node.tell(lc.Tick()) if isinstance(i, lc.CancelHost)]
+    assert not [i for i in node.tell(events.Tick()) if isinstance(i, instructions.CancelHost)]
     node.now = sent_at + 20.0
-    assert [i for i in node.tell(lc.Tick()) if isinstance(i, lc.CancelHost)]
+    assert [i for i in node.tell(events.Tick()) if isinstance(i, instructions.CancelHost)]
 
 
 def test_an_answer_to_another_sessions_heartbeat_renews_nothing() -> None:
@@ -376,24 +385,24 @@ def test_an_answer_to_another_sessions_heartbeat_renews_nothing() -> None:
     node.start("e")
     node.now += 15
     answer = HeartbeatAnswer(sequence=7, keep=(AttemptId("e"),), refused="go away")
-    node.tell(lc.HeartbeatAnswered(answer=answer))
+    node.tell(events.HeartbeatAnswered(answer=answer))
     assert not node.core.refusal
-    assert [i for i in node.tell(lc.Tick(), after_s=5) if isinstance(i, lc.CancelHost)]
+    assert [i for i in node.tell(events.Tick(), after_s=5) if isinstance(i, instructions.CancelHost)]
 
 
 def test_a_waiting_exclusive_attempt_is_fenced_too() -> None:
     node = Node()
     node.tell(launch("a", "b"))
     node.tell(launch("e", isolation=Isolation.EXCLUSIVE))
-    node.tell(lc.Tick(), after_s=20)
+    node.tell(events.Tick(), after_s=20)
     assert node.end_of("e").outcome is Outcome.NODE_LOST
 
 
 def test_an_exclusive_launch_out_of_a_backlog_waits_for_the_farms_word() -> None:
     node = Node()
-    node.tell(lc.BrokerConnected())
+    node.tell(events.BrokerConnected())
     done = node.tell(launch("e", "f", isolation=Isolation.EXCLUSIVE), after_s=0.1)
-    assert [i for i in done if isinstance(i, lc.SendHeartbeat)], "it asks at once"
+    assert [i for i in done if isinstance(i, instructions.SendHeartbeat)], "it asks at once"
     assert not node.running
     node.answer(keep=("e",), stop=("f",))
     assert list(node.running.values()) == ["e"]
@@ -415,12 +424,12 @@ def test_what_waited_while_the_node_took_no_work_counts_as_backlog(closed_by: st
     node = Node()
     if closed_by == "refusal":
         node.answer(refused="another n1 is alive")
-        node.tell(lc.Tick(), after_s=5)
+        node.tell(events.Tick(), after_s=5)
         node.answer()
     else:
-        node.tell(lc.Wedged(attempt_id=AttemptId("a"), reason="stuck"))
-        node.tell(lc.Unwedged(attempt_id=AttemptId("a")), after_s=5)
-    assert node.of(lc.TakeWork)[-1] == lc.TakeWork(is_wanted=True)
+        node.tell(events.Wedged(attempt_id=AttemptId("a"), reason="stuck"))
+        node.tell(events.Unwedged(attempt_id=AttemptId("a")), after_s=5)
+    assert node.of(instructions.TakeWork)[-1] == instructions.TakeWork(is_wanted=True)
     node.tell(launch("s"))
     node.tell(launch("e", isolation=Isolation.EXCLUSIVE))
     assert list(node.running.values()) == ["s"], "a staged one can do no harm"
@@ -433,13 +442,13 @@ def test_what_the_farm_no_longer_wants_is_stopped() -> None:
     node.tell(launch("a"))
     node.start("a")
     node.answer(stop=("a",))
-    assert node.of(lc.CancelHost)
+    assert node.of(instructions.CancelHost)
 
 
 def test_the_first_heartbeat_is_full_and_others_when_asked() -> None:
     node = Node()
-    node.tell(lc.Tick(), after_s=5)
-    node.tell(lc.HelloAsked())
+    node.tell(events.Tick(), after_s=5)
+    node.tell(events.HelloAsked())
     assert [beat.is_full for beat in node.heartbeats()] == [True, False, True]
     assert [beat.sequence for beat in node.heartbeats()] == [101, 102, 103]
 
@@ -448,10 +457,10 @@ def test_a_heartbeat_names_all_that_is_not_accepted() -> None:
     node = Node()
     node.tell(launch("a", "b", "c"))
     node.finish("a")
-    node.tell(lc.Tick(), after_s=5)
+    node.tell(events.Tick(), after_s=5)
     assert set(node.heartbeats()[-1].attempts) == {"a", "b", "c"}
-    node.tell(lc.ReportsStored(attempt_ids=(AttemptId("a"),)))
-    node.tell(lc.Tick(), after_s=5)
+    node.tell(events.ReportsStored(attempt_ids=(AttemptId("a"),)))
+    node.tell(events.Tick(), after_s=5)
     assert set(node.heartbeats()[-1].attempts) == {"b", "c"}
 
 
@@ -460,12 +469,12 @@ def test_a_refused_node_hands_back_and_takes_work_again_when_it_may() -> None:
     node.tell(launch("a", "b", "c"))
     node.answer(refused="another n1 is alive")
     assert node.end_of("c").outcome is Outcome.NODE_LOST
-    assert node.of(lc.TakeWork) == [lc.TakeWork(is_wanted=False)]
+    assert node.of(instructions.TakeWork) == [instructions.TakeWork(is_wanted=False)]
     node.tell(launch("d"))
     assert node.end_of("d").reason == ("handed back by n1: the farm refuses this node: another n1 is alive")
-    node.tell(lc.Tick(), after_s=5)
+    node.tell(events.Tick(), after_s=5)
     node.answer()
-    assert node.of(lc.TakeWork)[-1] == lc.TakeWork(is_wanted=True)
+    assert node.of(instructions.TakeWork)[-1] == instructions.TakeWork(is_wanted=True)
     node.finish("a")
     node.tell(launch("e"))
     assert "e" in node.running.values()
@@ -476,16 +485,16 @@ def test_a_drain_lets_running_attempts_finish_and_hands_back_the_rest() -> None:
     node.tell(launch("a", "b", "c"))
     node.start("a")
     node.start("b")
-    node.tell(lc.DrainAsked(grace_s=60))
+    node.tell(events.DrainAsked(grace_s=60))
     assert node.heartbeats()[-1].is_draining
-    assert node.of(lc.TakeWork) == [lc.TakeWork(is_wanted=False)]
+    assert node.of(instructions.TakeWork) == [instructions.TakeWork(is_wanted=False)]
     assert node.end_of("c").outcome is Outcome.NODE_LOST
     node.tell(launch("d"))
     assert node.end_of("d").reason == "handed back by n1: the agent is stopping"
     node.finish("a")
-    assert not node.of(lc.CancelHost)
-    node.tell(lc.Tick(), after_s=60)
-    assert [i.outcome for i in node.done if isinstance(i, lc.CancelHost)] == [Outcome.NODE_LOST]
+    assert not node.of(instructions.CancelHost)
+    node.tell(events.Tick(), after_s=60)
+    assert [i.outcome for i in node.done if isinstance(i, instructions.CancelHost)] == [Outcome.NODE_LOST]
     node.die("b")
     assert node.core.live == 0
 
@@ -494,9 +503,9 @@ def test_a_second_drain_without_grace_ends_all_at_once() -> None:
     node = Node()
     node.tell(launch("a"))
     node.start("a")
-    node.tell(lc.DrainAsked(grace_s=600))
-    assert node.tell(lc.DrainAsked(grace_s=0))
-    assert node.of(lc.CancelHost)
+    node.tell(events.DrainAsked(grace_s=600))
+    assert node.tell(events.DrainAsked(grace_s=0))
+    assert node.of(instructions.CancelHost)
 
 
 # --- random histories -------------------------------------------------------------------------------------
@@ -520,17 +529,19 @@ class Histories(RuleBasedStateMachine):
     )
     def launch(self, names: list[str], isolation: Isolation, device: str) -> None:
         orders = tuple(order(name, device) for name in names)
-        self.node.tell(lc.LaunchReceived(launch=Launch(script=script(isolation), orders=orders)))
+        self.node.tell(events.LaunchReceived(launch=Launch(script=script(isolation), orders=orders)))
         self.seen |= set(names)
 
     @rule(names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3))
     def stop(self, names: list[str]) -> None:
-        self.node.tell(lc.StopReceived(stop=Stop(attempt_ids=tuple(map(AttemptId, names)), reason="stop")))
+        self.node.tell(
+            events.StopReceived(stop=Stop(attempt_ids=tuple(map(AttemptId, names)), reason="stop"))
+        )
         self.seen |= set(names)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 21.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
-        self.node.tell(lc.Tick(), after_s=seconds)
+        self.node.tell(events.Tick(), after_s=seconds)
 
     @rule(data=st.data())
     def a_host_starts(self, data: st.DataObject) -> None:
@@ -557,7 +568,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(names=st.lists(st.sampled_from(NAMES)))
     def the_farm_accepts(self, names: list[str]) -> None:
-        self.node.tell(lc.ReportsStored(attempt_ids=tuple(map(AttemptId, names))))
+        self.node.tell(events.ReportsStored(attempt_ids=tuple(map(AttemptId, names))))
 
     @rule()
     def the_journal_is_written(self) -> None:
@@ -565,7 +576,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def reconnects(self) -> None:
-        self.node.tell(lc.BrokerConnected())
+        self.node.tell(events.BrokerConnected())
 
     @invariant()
     def no_more_run_than_there_are_slots(self) -> None:
@@ -588,7 +599,7 @@ class Histories(RuleBasedStateMachine):
         assert ended.isdisjoint(self.node.running.values())
 
     def teardown(self) -> None:
-        self.node.tell(lc.DrainAsked(grace_s=0))
+        self.node.tell(events.DrainAsked(grace_s=0))
         for _ in range(20):
             for name in list(self.node.running.values()):
                 self.node.die(name)
@@ -603,8 +614,8 @@ TestHistories.settings = hypothesis_settings(max_examples=60, stateful_step_coun
 def test_a_node_is_silent_until_its_queues_are_there() -> None:
     """A farm with work to do sends it as soon as it hears of the node; without a queue it would be lost."""
     core = lc.Lifecycle(rules=RULES)
-    assert core.handle(lc.Tick(), 1000.0) == []
+    assert core.handle(events.Tick(), 1000.0) == []
     assert core.next_heartbeat > 1000.0, "it would look again without a pause"
-    assert core.handle(lc.Tick(), 1010.0) == []
-    said = core.handle(lc.BrokerConnected(), 1010.5)
-    assert [i.is_full for i in said if isinstance(i, lc.SendHeartbeat)] == [True]
+    assert core.handle(events.Tick(), 1010.0) == []
+    said = core.handle(events.BrokerConnected(), 1010.5)
+    assert [i.is_full for i in said if isinstance(i, instructions.SendHeartbeat)] == [True]

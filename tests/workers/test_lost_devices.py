@@ -8,6 +8,7 @@ from farm.model.ids import NodeId
 from farm.model.states import Outcome
 from farm.wire.messages import Finished, Launch
 from tests.workers.test_lifecycle import Node, order, script
+from workers import events, instructions
 from workers import lifecycle as lc
 
 RULES = lc.Rules(
@@ -17,16 +18,16 @@ RULES = lc.Rules(
     fence_s=20.0,
     kill_grace_s=2.0,
 )
-LOST = lc.DeviceFailed(device_id="GPU-1", reason="lost: it has fallen off the bus")
+LOST = events.DeviceFailed(device_id="GPU-1", reason="lost: it has fallen off the bus")
 
 
-def launch(*pairs: tuple[str, str]) -> lc.LaunchReceived:
+def launch(*pairs: tuple[str, str]) -> events.LaunchReceived:
     orders = tuple(order(name, device_id) for name, device_id in pairs)
-    return lc.LaunchReceived(launch=Launch(script=script(), orders=orders))
+    return events.LaunchReceived(launch=Launch(script=script(), orders=orders))
 
 
-def ends(instructions: list[lc.Instruction]) -> dict[str, Finished]:
-    items = [i.item for i in instructions if isinstance(i, lc.Report)]
+def ends(told: list[instructions.Instruction]) -> dict[str, Finished]:
+    items = [i.item for i in told if isinstance(i, instructions.Report)]
     return {item.attempt_id: item for item in items if isinstance(item, Finished)}
 
 
@@ -40,7 +41,7 @@ def test_what_runs_on_a_lost_device_is_ended_and_what_runs_elsewhere_is_not(node
     for name in "abc":
         node.start(name)
     told = node.tell(LOST)
-    assert [i.host_id for i in told if isinstance(i, lc.CancelHost)] == [node.host_of("a")]
+    assert [i.host_id for i in told if isinstance(i, instructions.CancelHost)] == [node.host_of("a")]
     end = ends(node.finish("a", Outcome.NODE_FAULT))["a"]
     assert end.reason == "GPU-1 of n1: lost: it has fallen off the bus"
     assert end.is_device_fault
@@ -78,14 +79,14 @@ def test_a_lost_device_takes_no_more(node: Node) -> None:
 
 def test_the_farm_hears_of_a_loss_at_once_and_of_trembling_once_a_second(node: Node) -> None:
     beats = len(node.heartbeats())
-    node.tell(lc.LoadsChanged(), after_s=2.0)
-    node.tell(lc.Tick())
+    node.tell(events.LoadsChanged(), after_s=2.0)
+    node.tell(events.Tick())
     assert len(node.heartbeats()) == beats + 1
     for _ in range(9):
-        node.tell(lc.LoadsChanged(), after_s=0.1)
-        node.tell(lc.Tick())
+        node.tell(events.LoadsChanged(), after_s=0.1)
+        node.tell(events.Tick())
     assert len(node.heartbeats()) == beats + 1
-    node.tell(lc.Tick(), after_s=0.2)
+    node.tell(events.Tick(), after_s=0.2)
     assert len(node.heartbeats()) == beats + 2
 
 
@@ -100,9 +101,9 @@ def test_an_attempt_on_several_gpus_holds_a_slot_of_each(node: Node) -> None:
 def test_new_devices_take_work_and_those_that_are_gone_hand_theirs_back(node: Node) -> None:
     node.tell(launch(("a", "GPU-1"), ("b", "GPU-1")))
     node.start("a")
-    told = node.tell(lc.DevicesChanged(slots={"cpu": 2, "GPU-2": 1, "GPU-3": 1}))
+    told = node.tell(events.DevicesChanged(slots={"cpu": 2, "GPU-2": 1, "GPU-3": 1}))
     assert ends(told)["b"].outcome is Outcome.NODE_LOST
-    assert [i.host_id for i in told if isinstance(i, lc.CancelHost)] == [node.host_of("a")]
+    assert [i.host_id for i in told if isinstance(i, instructions.CancelHost)] == [node.host_of("a")]
     assert node.heartbeats()[-1].is_full, "the farm hears what there is now"
     node.finish("a", Outcome.NODE_FAULT)
     node.tell(launch(("c", "GPU-3")))

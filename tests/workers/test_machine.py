@@ -16,7 +16,7 @@ from farm.model.machines import DeviceKind
 from farm.settings import Settings, load_settings
 from tests.waiting import wait_until
 from workers import capabilities, cpu_benchmark, processes
-from workers.agent import renderer_environment
+from workers.environment import renderer_environment
 from workers.gauges import Gauges
 
 # --- CPU -------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from farm.model.ids import AttemptId, JobId, TaskId
 from farm.model.paths import path_rules
 from farm.model.work import OutputSpec
 from farm.wire.messages import Launch, Order, StepScript
-from workers.agent import _as_seen_here
-from workers.lifecycle import stage_of
+from workers.instructions import stage_of
+from workers.local_paths import as_seen_here
 
 
 def test_paths_of_a_launch_are_those_of_the_node() -> None:
@@ -33,7 +33,7 @@ def test_paths_of_a_launch_are_those_of_the_node() -> None:
     )
     launch = Launch(script=script, orders=(order,))
 
-    seen = _as_seen_here(launch, path_rules({r"Z:\projects": "/mnt/projects"}))
+    seen = as_seen_here(launch, path_rules({r"Z:\projects": "/mnt/projects"}))
 
     assert seen.script.parameters["Scene"] == ("PATH", "/mnt/projects/shot/a.blend")
     assert seen.script.parameters["Frames"] == ("STRING", "1-3")
@@ -41,4 +41,4 @@ def test_paths_of_a_launch_are_those_of_the_node() -> None:
     stage = stage_of(seen.script)
     assert stage is not None
     assert stage.directory == "/mnt/projects/shot/out"
-    assert _as_seen_here(launch, ()) is launch
+    assert as_seen_here(launch, ()) is launch
