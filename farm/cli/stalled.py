@@ -49,12 +49,14 @@ def stalled(client: Client, *, with_silent: bool, is_json: bool) -> None:
 
 
 def costs_told(costs: MoveCosts | None) -> str:
-    """ "2 moved, 1 copy (1 won): 5:20 of work lost, 45:00 saved"; empty when nothing was moved."""
+    """ "2 moved, 1 copy (1 won): 5:20 of work lost, 45:00 saved"; empty when nothing was."""
     if costs is None:
         return ""
     parts = []
     if costs.moved:
         parts.append(f"{costs.moved:,} moved")
+    if costs.killed:
+        parts.append(f"{costs.killed:,} killed")
     copies = costs.copies + costs.speculations
     if copies:
         parts.append(f"{copies:,} {'copy' if copies == 1 else 'copies'} ({costs.copies_won:,} won)")

@@ -147,7 +147,9 @@ class MoveCosts:
     """What the moving of attempts has cost and saved."""
 
     moved: int = 0
-    """Attempts that the farm ended so that they run elsewhere, or not at all."""
+    """Attempts that the farm ended so that they run elsewhere."""
+    killed: int = 0
+    """Attempts that were ended by the policy "kill", for a retry of their tasks'."""
     copies: int = 0
     """Second copies of stalled attempts."""
     speculations: int = 0
@@ -155,7 +157,7 @@ class MoveCosts:
     copies_won: int = 0
     """Copies of either kind whose result was taken."""
     lost_s: float = 0.0
-    """Run time of what was moved, and of copies that did not win."""
+    """Run time of what was moved or killed, and of copies that did not win."""
     saved_s: float = 0.0
     """How much earlier than expected tasks ended whose copy won; those that hung for ever are not in it."""
 

@@ -458,13 +458,15 @@ def costs(db: sa.Connection, job_id: JobId | None = None) -> MoveCosts:
     a, winners = _ATTEMPT.c, _ATTEMPT.alias("winner")
     winner = winners.c
     is_copy = a.origin != str(Origin.MATCH)
-    was_moved = sa.and_(
-        a.ends_as.in_([str(Outcome.STALLED), str(Outcome.JOB_ERROR)]), a.state != str(AttemptState.SUCCEEDED)
-    )
+    has_no_result = a.state != str(AttemptState.SUCCEEDED)
+    was_moved = sa.and_(a.ends_as == str(Outcome.STALLED), has_no_result)
+    was_killed = sa.and_(a.ends_as == str(Outcome.JOB_ERROR), has_no_result)
     was_raced = sa.or_(is_copy, a.left_until.is_not(None))
-    lost = sa.and_(sa.or_(was_moved, was_raced), a.state.in_(["cancelled", "superseded", "failed", "lost"]))
+    is_over = a.state.in_(["cancelled", "superseded", "failed", "lost"])
+    lost = sa.and_(sa.or_(was_moved, was_killed, was_raced), is_over)
     query = sa.select(
         sa.func.count(sa.case((was_moved, 1))).label("moved"),
+        sa.func.count(sa.case((was_killed, 1))).label("killed"),
         sa.func.count(sa.case((a.origin == str(Origin.COPY), 1))).label("copies"),
         sa.func.count(sa.case((a.origin == str(Origin.SPECULATION), 1))).label("speculations"),
         sa.func.count(sa.case((sa.and_(is_copy, a.state == "succeeded"), 1))).label("won"),
@@ -485,6 +487,7 @@ def costs(db: sa.Connection, job_id: JobId | None = None) -> MoveCosts:
     row = db.execute(query).one()
     return MoveCosts(
         moved=row.moved,
+        killed=row.killed,
         copies=row.copies,
         speculations=row.speculations,
         copies_won=row.won,

@@ -181,10 +181,12 @@ def test_a_job_says_what_is_done(
     assert kinds(engine).count(EventKind.ATTEMPT_STALLED) == 1
     assert done == (outcome is not None)
     if outcome is not None:
-        finish(engine, [first], Outcome.CANCELLED)
+        finish(engine, [first], Outcome.CANCELLED, runtime_s=200.0)
         assert attempt(engine, first).outcome is outcome
     with reading(engine) as db:
         assert jobs.list_tasks(db, job_id)[0].failures == failures
+        costs = stalling.costs(db, job_id)
+    assert (costs.moved, costs.killed, costs.lost_s) == (0, failures, 200.0 * failures)
 
 
 def test_what_has_written_its_files_is_asked_for_them(engine: sa.Engine) -> None:

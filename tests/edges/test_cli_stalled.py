@@ -48,3 +48,4 @@ def test_what_moving_cost_is_told_in_words() -> None:
     assert costs_told(MoveCosts()) == ""
     told = costs_told(MoveCosts(moved=2, copies=1, copies_won=1, lost_s=320.0, saved_s=2_700.0))
     assert told == "2 moved, 1 copy (1 won): 5:20 of work lost, 45:00 saved"
+    assert costs_told(MoveCosts(killed=1, lost_s=60.0)).startswith("1 killed: 1:00 of work lost")
