@@ -83,6 +83,8 @@ class Program:
     """(argument, what to use instead): options that the farm sets itself."""
     version_command: tuple[str, ...] = ()
     version_pattern: re.Pattern[str] = re.compile(r"([0-9]+(?:\.[0-9]+)+)")
+    debian_package: str = ""
+    """What `apt install` brings it on Debian; empty: its maker brings it."""
     licence_statuses: tuple[int, ...] = ()
     """Exit statuses that mean that there was no licence."""
     check: Callable[[Path, SubmitOptions], None] | None = None
@@ -102,6 +104,7 @@ def plugin(program: Program) -> Plugin:
         submission=lambda path, options: submission(program, path, options),
         preview=preview,
         version=lambda: told_version(program.version_command, program.version_pattern),
+        debian_package=program.debian_package,
         licence_statuses=program.licence_statuses,
     )
 

@@ -8,7 +8,7 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -201,8 +201,18 @@ def check_renderers() -> Iterator[Finding]:
             check="renderer",
             level=Level.WARNING if is_bare else Level.NOTE,
             text=f"not on this machine: {', '.join(absent)}",
-            advice="to render with it: apt install blender povray (Debian), then restart the agent",
+            advice=_how_to_install({name: plugins[name].debian_package for name in absent}),
         )
+
+
+def _how_to_install(packages: Mapping[str, str]) -> str:
+    """packages: renderer to Debian's package of it, empty where there is none."""
+    ways = []
+    if packaged := sorted(filter(None, packages.values())):
+        ways.append(f"apt install {' '.join(packaged)} (Debian)")
+    if others := sorted(name for name, package in packages.items() if not package):
+        ways.append(f"{', '.join(others)} as their makers say, on the PATH of the agent")
+    return f"to render with one: {'; '.join(ways)}; then restart the agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

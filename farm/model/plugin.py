@@ -103,6 +103,8 @@ class Plugin:
     preview: Callable[[Submission], Preview]
     version: Callable[[], str | None]
     """The renderer's version on this machine, None when it is absent. Called once when an agent starts."""
+    debian_package: str = ""
+    """What `apt install` brings it on Debian; empty: its maker brings it."""
     licence_statuses: tuple[int, ...] = ()
     """Exit statuses that mean that there was no licence."""
     ray_rate: Callable[[bool, Mapping[str, str]], float | str] | None = None

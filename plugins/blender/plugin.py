@@ -211,6 +211,7 @@ PLUGIN = Plugin(
     submission=submission,
     preview=preview,
     version=version,
+    debian_package="blender",
     splits_frames=True,
     adapts_chunks=True,
     ray_rate=ray_rate,

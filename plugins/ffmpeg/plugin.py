@@ -174,4 +174,5 @@ PLUGIN = Plugin(
     submission=submission,
     preview=preview,
     version=version,
+    debian_package="ffmpeg",
 )

@@ -12,6 +12,7 @@ from plugins.program import ARGUMENTS, Fatal, Lines, Program, plugin
 
 PROGRAM = Program(
     name="inkscape",
+    debian_package="inkscape",
     extensions=(".svg", ".svgz"),
     command=("inkscape", ARGUMENTS, "--export-filename=@OUTPUT@", "@SCENE@"),
     formats=(".png", ".pdf", ".ps", ".eps"),

@@ -247,4 +247,5 @@ PLUGIN = Plugin(
     submission=submission,
     preview=preview,
     version=version,
+    debian_package="povray",
 )

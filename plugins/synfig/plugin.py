@@ -13,6 +13,7 @@ _HEAD = r"(?:\x1b\[[0-9;]*m)?synfig\(\d+\) \[[0-9:]+\] "
 
 PROGRAM = Program(
     name="synfig",
+    debian_package="synfig",
     extensions=(".sif", ".sifz", ".sfg"),
     command=("synfig", ARGUMENTS, "-o", "@OUTPUT@", "@SCENE@"),
     frame_words=("--time", "@FRAME@f"),

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,28 @@ def test_clocks_are_compared_within_the_time_of_asking(
     assert finding.level is level
     if level is Level.WARNING:
         assert ("ahead of" in finding.text) is (asked > answer)
+
+
+@pytest.mark.parametrize(
+    ("present", "told"),
+    [
+        ((), "apt install blender ffmpeg inkscape povray synfig (Debian); arnold, "),
+        (("blender", "povray"), "apt install ffmpeg inkscape synfig (Debian); arnold, "),
+        (("blender", "povray", "ffmpeg", "inkscape", "synfig"), "to render with one: arnold, "),
+        (("arnold",), "synfig (Debian); houdini, "),
+    ],
+)
+def test_each_absent_renderer_is_told_how_to_be_had(
+    present: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugins, broken = doctor.load_plugins()
+    for name in present:
+        plugins[name] = replace(plugins[name], version=lambda: "1.0")
+    monkeypatch.setattr(doctor, "load_plugins", lambda: (plugins, broken))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (finding,) = [f for f in doctor.check_renderers() if f.text.startswith("not on this machine")]
+    assert told in finding.advice
+    assert "apt" not in finding.advice.partition("arnold, ")[2]
 
 
 def test_renderers_without_containment_are_told() -> None:
