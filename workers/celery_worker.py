@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,10 +18,11 @@ from typing import Any
 import celery.worker.state
 from celery import Celery, bootsteps
 from celery.app.trace import setup_worker_optimizations
-from celery.exceptions import InvalidTaskError
+from celery.exceptions import InvalidTaskError, WorkerShutdown
 from celery.worker import WorkController
 from celery.worker.consumer import Consumer as CeleryConsumer
 from kombu import messaging
+from kombu.exceptions import ChannelError
 
 from farm.broker.app import make_app
 from farm.broker.queues import node_control_queue, node_launch_queue
@@ -36,6 +38,7 @@ _LOOK_S = 0.2
 _RESTART_S = 1.0
 _RECONNECT_S = 3.0
 """Left to itself, Celery tries less and less often, in the end every 30 s."""
+_SAY_AGAIN_S = 300.0
 _POOL_THREADS = 1
 """Idle: the one handler runs in the loop, see `_at_once`."""
 
@@ -45,7 +48,7 @@ class CeleryWorker:
 
     on_launch, on_control: called with each message that can be read; must not block.
     on_unreadable: called with queue, body and reason of each message that this version cannot read.
-    on_connected: called after each (re)connect, before the first message.
+    on_connected: called after each (re)connect, when its queues are there and before the first message.
     """
 
     def __init__(
@@ -65,6 +68,10 @@ class CeleryWorker:
         self._consumer: Any = None
         self._takes_work = True
         self._is_stopping = threading.Event()
+        self._refusal = ""
+        """Why the broker did not let the loop go on, when it did not."""
+        self._said: tuple[str, float] | None = None
+        """The refusal that was told last, and when."""
         self._launch_queue = node_launch_queue(self._node_id)
         self._app = self._make_app(settings)
         self._thread = threading.Thread(target=self._run, name="celery", daemon=True)
@@ -110,6 +117,8 @@ class CeleryWorker:
         # A line for every task, twice, is no use to anybody.
         for name in ("celery.worker.strategy", "celery.app.trace"):
             logging.getLogger(name).setLevel(logging.WARNING)
+        # It tells of connections; we do when the queues are there, too.
+        logging.getLogger("celery.worker.consumer.connection").setLevel(logging.WARNING)
         # It shows a traceback for each lost connection, of which the consumer then tells in one line.
         logging.getLogger("celery.worker.loops").setLevel(logging.CRITICAL)
         while not self._is_stopping.is_set():
@@ -117,10 +126,24 @@ class CeleryWorker:
                 self._work()
             except Exception:  # noqa: BLE001 - a loop's edge: the node must not go deaf, whatever Celery trips over
                 _LOG.critical("the message loop failed", exc_info=True)
-            if self._is_stopping.wait(_RESTART_S):
-                break
-            _LOG.critical("the message loop ended by itself and is started again")
+            if self._refusal:
+                self._say_refusal()
+            elif not self._is_stopping.is_set():
+                _LOG.critical("the message loop ended by itself and is started again")
+            self._is_stopping.wait(_RECONNECT_S if self._refusal else _RESTART_S)
+            self._refusal = ""
         celery.worker.state.should_stop = None
+
+    def _say_refusal(self) -> None:
+        """When it is a new one; the same again after a while."""
+        now = time.monotonic()
+        if self._said is None or self._said[0] != self._refusal or now - self._said[1] >= _SAY_AGAIN_S:
+            self._said = self._refusal, now
+            _LOG.error(
+                "the broker refuses this node's queues, asking again every %.0f s: %s",
+                _RECONNECT_S,
+                self._refusal,
+            )
 
     def _work(self) -> None:
         hostname = f"agent@{self._node_id}"
@@ -173,6 +196,8 @@ class CeleryWorker:
 
     def _connected(self, consumer: Any) -> None:
         self._consumer = consumer
+        self._said = None
+        _LOG.info("listening at %s", consumer.connection.as_uri())
         self._on_connected()
 
     def _follow_wish(self, consumer: Any) -> None:
@@ -208,7 +233,7 @@ def _control_step(owner: CeleryWorker) -> type[bootsteps.ConsumerStep]:
     """A bootstep that consumes the node's control queue on the worker's connection."""
 
     class ControlStep(bootsteps.ConsumerStep):  # type: ignore[misc]
-        requires = ("celery.worker.consumer.connection:Connection",)
+        requires = ("celery.worker.consumer.tasks:Tasks",)  # which declares the other queue
 
         def get_consumers(self, channel: Any) -> list[Any]:
             return [
@@ -222,8 +247,8 @@ def _control_step(owner: CeleryWorker) -> type[bootsteps.ConsumerStep]:
             ]
 
         def start(self, consumer: Any) -> None:
-            owner._connected(consumer)
             super().start(consumer)
+            owner._connected(consumer)
 
     return ControlStep
 
@@ -232,6 +257,15 @@ def _parking_consumer(owner: CeleryWorker) -> type[CeleryConsumer]:
     """Celery's consumer, but what it cannot read is parked: Celery itself would acknowledge it away."""
 
     class ParkingConsumer(CeleryConsumer):  # type: ignore[misc]
+        def start(self) -> None:
+            try:
+                super().start()
+            except ChannelError as error:
+                # Celery takes it for its own end, with a traceback. A queue's broker in a cluster may be
+                # down, or a person be mending rights: that is worth waiting for.
+                owner._refusal = clean(str(error), limit=500, one_line=True)
+                raise WorkerShutdown(1) from error
+
         def ensure_connected(self, conn: Any) -> Any:
             conn.ensure_connection = partial(
                 conn.ensure_connection, interval_start=1.0, interval_step=1.0, interval_max=_RECONNECT_S
