@@ -22,8 +22,9 @@ _INTRO = """\
 
 Written by `docs/make_states.py` from `farm/model/states.py`; do not edit by hand. The tables there are the
 only law: `check_task_move` and `check_attempt_move` raise `IllegalMove` for anything else, and that is a bug,
-never caught. Only `farm/store` writes states: of tasks and attempts in `moves.py`, `dispatching.py`,
-`settling.py` and `jobs.py`, of jobs in `settle_jobs` of `jobs.py`, of nodes in `nodes.py`.
+never caught. Only `farm/store` writes states: of tasks and attempts with `moves.py`, from `submitting.py`,
+`dispatching.py`, `leases.py`, `settling.py`, `steering.py` and `advancing.py`; of jobs in `advance_jobs` of
+`advancing.py`; of nodes in `nodes.py`.
 """
 _JOBS = """\
 A job's state follows from its tasks' states (`advance` in `farm/flow/report.py`); it has no table of moves.

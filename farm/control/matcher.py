@@ -22,7 +22,7 @@ from farm.model.decisions import Decision
 from farm.model.ids import AttemptId, JobId, NodeId, StepId
 from farm.model.machines import NodeView
 from farm.settings import Settings
-from farm.store import forecasts, jobs, learnt, policies
+from farm.store import attempts, forecasts, learnt, policies
 from farm.store.engine import db_now
 
 _SAVE_EVERY_S = 5.0
@@ -228,7 +228,7 @@ class Matcher:
 
     def _keep_forecasts(self, db: sa.Connection) -> None:
         for due in forecasts.due(db, self._forecast):
-            runtimes_s = jobs.newest_runtimes_s(db, due.job_id)
+            runtimes_s = attempts.newest_runtimes_s(db, due.job_id)
             expected = eta_s(due.left, runtimes_s, due.live)
             if expected is not None and due.left:
                 forecasts.keep(db, due.job_id, due.mark, *expected)

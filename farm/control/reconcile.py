@@ -13,8 +13,9 @@ from farm.flow.reconcile import Difference, Finding, Recorded, compare, not_seen
 from farm.model.ids import JobId, TaskId
 from farm.model.states import TaskState
 from farm.model.work import Job, Step
-from farm.store import jobs
+from farm.store import attempts, jobs, steering
 from farm.store.engine import reading, writing
+from farm.store.tasks import list_tasks
 
 PRIVATE = ".farm"
 """As in `workers.staging`, whose names these are."""
@@ -61,7 +62,7 @@ def render_again(engine: sa.Engine, findings: Collection[Finding]) -> int:
     moved = 0
     for job_id, task_ids in by_job.items():
         with writing(engine) as db:
-            moved += jobs.retry(db, job_id, actor="reconcile", states=[TaskState.DONE], task_ids=task_ids)
+            moved += steering.retry(db, job_id, actor="reconcile", states=[TaskState.DONE], task_ids=task_ids)
     return moved
 
 
@@ -86,8 +87,10 @@ def _of_step(engine: sa.Engine, spaces: Spaces, job: Job, step: Step, directory:
     after = 0
     while True:
         with reading(engine) as db:
-            tasks = jobs.list_tasks(db, job.id, step=step.name, after=after, limit=_AT_ONCE)
-            accepted = jobs.accepted_files(db, [task.id for task in tasks if task.state is TaskState.DONE])
+            tasks = list_tasks(db, job.id, step=step.name, after=after, limit=_AT_ONCE)
+            accepted = attempts.accepted_files(
+                db, [task.id for task in tasks if task.state is TaskState.DONE]
+            )
         if not tasks:
             return
         after = tasks[-1].id

@@ -13,7 +13,7 @@ from farm.flow.chunks import LEAST_RUNS, Chunk, ChunkRun, packed, unpacked
 from farm.flow.order import REVERSE
 from farm.model.ids import JobId, StepId, TaskId
 from farm.model.states import JobState, TaskState
-from farm.store import jobs
+from farm.store import jobs, submitting
 from farm.store.engine import among
 from farm.store.tables import AttemptRow, JobRow, StepRow, TaskRow
 
@@ -88,9 +88,9 @@ def waiting(db: sa.Connection, step_id: StepId) -> dict[TaskId, Chunk]:
 
 def cut_anew(db: sa.Connection, step: AdaptiveStep, tasks: Sequence[TaskId], chunks: Sequence[Chunk]) -> None:
     """Put `chunks` in the place of the waiting `tasks`, which hold the same frames. Under the job's lock."""
-    order = jobs.order_of(jobs.read_job(db, step.job_id).settings)
+    order = submitting.order_of(jobs.read_job(db, step.job_id).settings)
     db.execute(sa.delete(_TASK).where(among(db, _TASK.c.id, tasks)))
-    jobs.insert_chunks(
+    submitting.insert_chunks(
         db,
         step.job_id,
         step.step_id,

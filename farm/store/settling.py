@@ -30,7 +30,7 @@ from farm.model.machines import Capabilities
 from farm.model.probes import Probe
 from farm.model.states import AttemptState, Outcome, TaskState, check_attempt_move
 from farm.model.work import Isolation, Profile
-from farm.store import events, jobs, moves, outbox, rows
+from farm.store import advancing, events, moves, outbox, rows
 from farm.store.bulk import update_many
 from farm.store.engine import among, among_ids, db_now
 from farm.store.ready import TAKES_WORK
@@ -397,7 +397,7 @@ def _write(db: sa.Connection, settled: Sequence[tuple[rows.Row, Settlement, Fini
             db, node_id, Stop(attempt_ids=tuple(attempt_ids), reason="another attempt was accepted")
         )
     events.happened_many(db, occurred, now=now)
-    jobs.settle_jobs(db, touched)
+    advancing.advance_jobs(db, touched)
     return touched
 
 

@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from farm.flow.chunks import Chunk, cut, packed, unpacked
 from farm.model.ids import JobId
 from farm.model.states import JobState, Outcome
-from farm.store import chunking, dispatching, jobs, moves
+from farm.store import chunking, dispatching, moves
 from farm.store.engine import reading, writing
+from farm.store.tasks import list_tasks
 from tests.contract.test_store import BLADE, a_step, check_counts, claim, enrol, finish, read, submit
 
 
@@ -33,7 +34,7 @@ def recut(engine: sa.Engine, job_id: JobId, length: int) -> None:
 
 def handed_out(engine: sa.Engine, job_id: JobId) -> list[Chunk]:
     with reading(engine) as db:
-        found = jobs.list_tasks(db, job_id, limit=1000)
+        found = list_tasks(db, job_id, limit=1000)
     return [unpacked(task.index) for task in found]
 
 

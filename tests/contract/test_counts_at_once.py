@@ -15,9 +15,10 @@ from farm.model.ids import AttemptId, JobId
 from farm.model.stalls import Evidence, Origin
 from farm.model.states import Outcome, TaskState
 from farm.model.work import Isolation
-from farm.store import jobs, leases, moves, settling, stalling
+from farm.store import jobs, leases, moves, settling, stalling, steering
 from farm.store.engine import reading, writing
 from farm.store.tables import AttemptRow, TaskRow
+from farm.store.tasks import list_tasks
 from farm.wire.messages import Finished
 from tests import leasing
 from tests.contract.test_store import BLADE, _check_job, a_step, check_counts, run_all, submit
@@ -94,21 +95,21 @@ def stall(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> N
 
 def cancel(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> None:
     job_id = draw.choice(job_ids)
-    tasks = [task.id for task in jobs.list_tasks(db, job_id)]
+    tasks = [task.id for task in list_tasks(db, job_id)]
     only = draw.sample(tasks, 2) if draw.random() < 0.8 else None
-    jobs.cancel(db, job_id, actor="anna", reason="no", task_ids=only)
+    steering.cancel(db, job_id, actor="anna", reason="no", task_ids=only)
 
 
 def retry(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> None:
     states = draw.choice(
         ([TaskState.FAILED, TaskState.CANCELLED], [TaskState.DONE], [TaskState.HELD], [TaskState.CANCELLED])
     )
-    jobs.retry(db, draw.choice(job_ids), actor="anna", states=states)
+    steering.retry(db, draw.choice(job_ids), actor="anna", states=states)
 
 
 def pause(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> None:
     change = {"is_paused": draw.random() < 0.3}
-    jobs.change(db, draw.choice(job_ids), change, actor="anna", text="paused or not")
+    steering.change(db, draw.choice(job_ids), change, actor="anna", text="paused or not")
 
 
 LEADER: tuple[Turn, ...] = (lease, lease, lease, start, start, finish, finish, renew, expire, stall)

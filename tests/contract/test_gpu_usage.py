@@ -18,7 +18,7 @@ from farm.model.machines import Capabilities, Demand, Device, DeviceKind, Device
 from farm.model.probes import Probe, Tier
 from farm.model.states import NodeState, Outcome
 from farm.model.work import Isolation, Tag
-from farm.store import events, jobs, moves, nodes, ready, settling
+from farm.store import attempts, events, jobs, moves, nodes, ready, settling
 from farm.store.engine import reading, writing
 from farm.wire.messages import Finished, Heartbeat
 from tests.contract.test_store import a_step, submit
@@ -91,9 +91,9 @@ def test_use_is_kept_with_the_attempt_and_summed_per_job(engine: sa.Engine) -> N
     finish(engine, job_id, "a2", usage=replace(USAGE, energy_j=None), outcome=Outcome.NODE_FAULT)
     finish(engine, job_id, "a3")
     with reading(engine) as db:
-        used = jobs.usage(db, job_id)
-        assert jobs.read_attempt(db, AttemptId("a1")).usage == USAGE
-        assert jobs.read_attempt(db, AttemptId("a3")).usage is None
+        used = attempts.usage(db, job_id)
+        assert attempts.read_attempt(db, AttemptId("a1")).usage == USAGE
+        assert attempts.read_attempt(db, AttemptId("a3")).usage is None
     assert (used.attempts, used.energy_attempts, used.models) == (2, 1, ("RTX",))
     assert used.gpu_hours == pytest.approx(2.0)
     assert used.wasted_gpu_hours == pytest.approx(1.0)
@@ -105,7 +105,7 @@ def test_use_is_kept_with_the_attempt_and_summed_per_job(engine: sa.Engine) -> N
 def test_a_job_that_used_no_gpu_used_nothing(engine: sa.Engine) -> None:
     job_id = submitted(engine)
     with reading(engine) as db:
-        used = jobs.usage(db, job_id)
+        used = attempts.usage(db, job_id)
     assert (used.attempts, used.gpu_hours, used.energy_kwh, used.busy) == (0, 0, None, None)
 
 
@@ -115,7 +115,7 @@ def test_a_probe_becomes_the_step_s_profile_with_its_device(engine: sa.Engine) -
     finish(engine, job_id, "a1", probe=PROBE)
     with reading(engine) as db:
         profile = jobs.read_job(db, job_id).steps[0].profile
-        assert jobs.read_attempt(db, AttemptId("a1")).probe == PROBE
+        assert attempts.read_attempt(db, AttemptId("a1")).probe == PROBE
     assert (profile.tag, profile.source, profile.device_model) == (Tag.COMPUTE, "probe", "RTX")
     finish(engine, job_id, "a2", probe=replace(PROBE, tag=Tag.BANDWIDTH, confidence=0.6))
     with reading(engine) as db:
@@ -159,8 +159,8 @@ def test_figures_that_are_none_do_no_harm(engine: sa.Engine) -> None:
     odd = replace(USAGE, seconds=math.nan, energy_j=-1.0, busy=math.inf, vram_peak_mib=2**40, devices=10**9)
     finish(engine, job_id, "a1", usage=odd, probe=replace(PROBE, compute_share=7.0))
     with reading(engine) as db:
-        used = jobs.usage(db, job_id)
-        assert jobs.read_attempt(db, AttemptId("a1")).probe is None
+        used = attempts.usage(db, job_id)
+        assert attempts.read_attempt(db, AttemptId("a1")).probe is None
     assert (used.gpu_hours, used.energy_kwh, used.busy, used.vram_peak_mib) == (0, None, None, None)
 
 

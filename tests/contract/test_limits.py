@@ -15,10 +15,11 @@ from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.limits import LIMIT_PREFIX, Limit, LimitScope
 from farm.model.machines import Demand
 from farm.model.states import Outcome, TaskState
-from farm.store import jobs, leader, limits, moves, preempting, ready
+from farm.store import jobs, leader, limits, moves, preempting, ready, steering
 from farm.store.engine import reading, writing
 from farm.store.leader import Lead
 from farm.store.tables import TaskRow
+from farm.store.tasks import list_tasks
 from tests.contract.test_store import a_step, claim, enrol, expire_all, finish, start, submit
 from tests.leasing import lease
 
@@ -98,7 +99,7 @@ def test_nodes_and_jobs_are_counted_once_where_the_limit_says_so(engine: sa.Engi
         assert ledger(engine).used("arnold") == used
     for job_id in (a, b):
         with writing(engine) as db:
-            jobs.cancel(db, job_id, actor="anna", reason="over")
+            steering.cancel(db, job_id, actor="anna", reason="over")
 
 
 def test_a_user_s_running_tasks_are_counted_over_all_his_jobs(engine: sa.Engine) -> None:
@@ -137,7 +138,7 @@ def test_two_schedulers_together_never_exceed_a_limit(engine: sa.Engine) -> None
     assert ledger(engine).used("arnold") == 2
     leader.resign(engine, second)
     with writing(engine) as db:
-        jobs.cancel(db, job_id, actor="anna", reason="over")
+        steering.cancel(db, job_id, actor="anna", reason="over")
 
 
 def test_a_step_whose_renderers_find_no_licence_waits_whole_until_one_is_done(engine: sa.Engine) -> None:
@@ -159,7 +160,7 @@ def test_a_step_whose_renderers_find_no_licence_waits_whole_until_one_is_done(en
     finish(engine, [second], runtime_s=3.0)
     assert waiting() == (1, 0.0)
     with writing(engine) as db:
-        jobs.cancel(db, job_id, actor="anna", reason="over")
+        steering.cancel(db, job_id, actor="anna", reason="over")
 
 
 def test_want_of_a_licence_spends_no_start_of_a_task(engine: sa.Engine) -> None:
@@ -170,7 +171,7 @@ def test_want_of_a_licence_spends_no_start_of_a_task(engine: sa.Engine) -> None:
         with writing(engine) as db:
             db.execute(sa.update(TaskRow).values(not_before=0.0))
     with reading(engine) as db:
-        (task,) = jobs.list_tasks(db, job_id)
+        (task,) = list_tasks(db, job_id)
     assert (task.state, task.failures, task.starts) == (TaskState.READY, 0, MAX_STARTS + 3)
 
 
@@ -202,9 +203,9 @@ def test_a_task_makes_way_and_is_ready_again_at_once(engine: sa.Engine) -> None:
     finish(engine, [first], Outcome.CANCELLED)
     with reading(engine) as db:
         assert preempting.stopping(db) == {}
-        tasks = {task.state: task for task in jobs.list_tasks(db, low)}
+        tasks = {task.state: task for task in list_tasks(db, low)}
     assert tasks[TaskState.READY].failures == 0
     assert TaskState.RUNNING in tasks
     for job_id in (low, high):
         with writing(engine) as db:
-            jobs.cancel(db, job_id, actor="anna", reason="over")
+            steering.cancel(db, job_id, actor="anna", reason="over")

@@ -20,7 +20,20 @@ from farm.model.probes import Probe, Tier
 from farm.model.stalls import Evidence, StallKind
 from farm.model.states import Outcome, TaskState
 from farm.model.work import Isolation, Profile, Tag
-from farm.store import events, hooks, jobs, limits, moves, nodes, ready, rows, settling, stalling
+from farm.store import (
+    attempts,
+    events,
+    hooks,
+    jobs,
+    limits,
+    moves,
+    nodes,
+    ready,
+    rows,
+    settling,
+    stalling,
+    tasks,
+)
 from farm.store.engine import reading, writing
 from farm.store.tables import HookCallRow
 from farm.wire import messages
@@ -193,7 +206,7 @@ def test_an_older_scheduler_goes_on_with_what_a_newer_one_wrote(engine: sa.Engin
         assert seen.verdict.kind is StallKind.WORKING, "it is judged anew"
         assert seen.isolation is Isolation.EXCLUSIVE
         assert {event.kind for event in events.read(db)} == {"other"}
-        read = jobs.read_attempt(db, attempt)
+        read = attempts.read_attempt(db, attempt)
         assert (read.outcome, read.stall, read.origin) == (None, None, "match")
         assert {step.isolation for step in jobs.read_job(db, job_id).steps} == {Isolation.EXCLUSIVE}
         assert ready.groups(db)
@@ -201,10 +214,10 @@ def test_an_older_scheduler_goes_on_with_what_a_newer_one_wrote(engine: sa.Engin
         db.execute(sa.text("UPDATE attempt SET lease_until = 0"))
         moves.lock_jobs(db, [job_id])
         settling.expire_leases(db, [attempt])
-        states = {task.state for task in jobs.list_tasks(db, job_id)}
+        states = {task.state for task in tasks.list_tasks(db, job_id)}
         assert TaskState.HELD in states, "no second start of what may not be started twice"
         settling.finished(db, {BLADE: [Finished(attempt_id=attempt, outcome=Outcome.SUCCEEDED)]})
-        assert jobs.read_attempt(db, attempt).state == "succeeded"
+        assert attempts.read_attempt(db, attempt).state == "succeeded"
 
 
 def test_limits_nodes_and_calls_of_a_newer_process_stop_nothing(engine: sa.Engine) -> None:

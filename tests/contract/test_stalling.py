@@ -20,9 +20,11 @@ from farm.model.stalls import Evidence, Origin, StallKind, StallPolicy
 from farm.model.states import AttemptState, JobState, NodeState, Outcome, TaskState
 from farm.model.work import Isolation
 from farm.settings import load_settings
-from farm.store import events, jobs, nodes, outbox, ready, settling, stalling
+from farm.store import events, nodes, outbox, ready, settling, stalling, steering
+from farm.store.attempts import read_attempt
 from farm.store.engine import reading, writing
 from farm.store.tables import AttemptRow
+from farm.store.tasks import list_tasks
 from tests.contract.test_store import (
     BLADE,
     a_step,
@@ -91,7 +93,7 @@ def begin(
 
 def attempt(engine: sa.Engine, attempt_id: AttemptId) -> Attempt:
     with reading(engine) as db:
-        return jobs.read_attempt(db, attempt_id)
+        return read_attempt(db, attempt_id)
 
 
 def stops(engine: sa.Engine) -> list[tuple[str, dict[str, Any]]]:
@@ -154,7 +156,7 @@ def test_a_node_that_cannot_end_it_in_time_loses_it(engine: sa.Engine) -> None:
     assert attempt(engine, first).state is AttemptState.LOST
     assert task_states(engine, job_id) == ["ready"]
     with reading(engine) as db:
-        (task,) = jobs.list_tasks(db, job_id)
+        (task,) = list_tasks(db, job_id)
     assert "blade has not ended it in time" in task.reason
 
 
@@ -166,7 +168,7 @@ def test_an_exclusive_one_is_never_copied_and_held_until_it_is_proven_dead(engin
     expire_all(engine)
     assert task_states(engine, job_id) == ["held"]
     with writing(engine) as db:
-        jobs.retry(db, job_id, actor="anna", states=[TaskState.HELD])
+        steering.retry(db, job_id, actor="anna", states=[TaskState.HELD])
     assert attempt(engine, first).state is AttemptState.LOST
 
 
@@ -184,7 +186,7 @@ def test_a_job_says_what_is_done(
         finish(engine, [first], Outcome.CANCELLED, runtime_s=200.0)
         assert attempt(engine, first).outcome is outcome
     with reading(engine) as db:
-        assert jobs.list_tasks(db, job_id)[0].failures == failures
+        assert list_tasks(db, job_id)[0].failures == failures
         costs = stalling.costs(db, job_id)
     assert (costs.moved, costs.killed, costs.lost_s) == (0, failures, 200.0 * failures)
 
@@ -207,7 +209,7 @@ def test_one_that_waits_for_a_licence_gives_its_slot_back_and_no_retry(engine: s
     finish(engine, [first], Outcome.CANCELLED)
     assert attempt(engine, first).outcome is Outcome.LICENCE
     with reading(engine) as db:
-        (task,) = jobs.list_tasks(db, job_id)
+        (task,) = list_tasks(db, job_id)
     assert (task.failures, task.state) == (0, TaskState.READY)
 
 
@@ -237,7 +239,7 @@ def test_the_copy_wins_and_the_slow_one_is_told_to_stop(engine: sa.Engine) -> No
     assert attempt(engine, first).state is AttemptState.CANCELLED
     with reading(engine) as db:
         costs = stalling.costs(db, job_id)
-        task = jobs.list_tasks(db, job_id)[0]
+        task = list_tasks(db, job_id)[0]
     assert (costs.copies, costs.copies_won, costs.lost_s) == (1, 1, 400.0)
     assert costs.saved_s > 2_000  # 300 s for 10 % leaves 2,700 s
     assert (task.starts, task.node_id) == (2, OTHER)
@@ -282,7 +284,7 @@ def test_both_fail_in_one_report_and_the_task_runs_again(engine: sa.Engine) -> N
 def test_cancelling_a_task_stops_both(engine: sa.Engine) -> None:
     job_id, first, second = copied(engine)
     with writing(engine) as db:
-        jobs.cancel(db, job_id, actor="anna", reason="no")
+        steering.cancel(db, job_id, actor="anna", reason="no")
     assert sorted(s["attempt_ids"][0] for _, s in stops(engine)) == sorted([first, second])
     finish(engine, [first], Outcome.CANCELLED)
     assert task_states(engine, job_id) == ["cancelling"]
@@ -336,7 +338,7 @@ def test_the_last_task_gets_a_copy_on_an_idle_device_where_that_pays(engine: sa.
     waiting = submit(engine, a_step(tasks=1))
     assert watch.see(first, **works) == 0, "something still waits to start"
     with writing(engine) as db:
-        jobs.cancel(db, waiting, actor="anna", reason="no")
+        steering.cancel(db, waiting, actor="anna", reason="no")
     assert watch.see(first, **works) == 1
     made = attempt(engine, AttemptId("copy-1"))
     assert (made.origin, made.node_id) == (Origin.SPECULATION, OTHER)
@@ -451,7 +453,7 @@ def test_what_ran_out_of_memory_is_tried_where_there_is_more(engine: sa.Engine) 
     later(engine)  # longer than other failures keep a task away
     with reading(engine) as db:
         group = next(g for g in ready.groups(db) if g.ready)
-        (task,) = jobs.list_tasks(db, job_id)
+        (task,) = list_tasks(db, job_id)
         waits = ready.delay(db, task.id)
     assert (group.demand.memory_mib, set(group.avoid)) == (45_000, {BLADE})
     assert waits.avoids == "needs 45,000 MiB of memory after running out of it"
@@ -475,7 +477,7 @@ def test_a_task_that_takes_nodes_down_is_given_up(engine: sa.Engine) -> None:
         expire_all(engine)
     assert tried == 4
     with reading(engine) as db:
-        (task,) = jobs.list_tasks(db, job_id)
+        (task,) = list_tasks(db, job_id)
     assert task.state is TaskState.FAILED
     assert task.reason.startswith("gave up: it ended badly on 4 different nodes (n0, n1, n2, n3)")
 

@@ -37,10 +37,14 @@ from farm.store import (
     outbox,
     settling,
     stalling,
+    steering,
+    submitting,
     tokens,
 )
+from farm.store.attempts import list_attempts, newest_done, read_attempt
 from farm.store.engine import among, db_now, open_engine, reading, writing
 from farm.store.tables import AttemptRow, StepRow, TaskRow
+from farm.store.tasks import list_tasks, task_ids
 from farm.wire.messages import Finished, FromNode, Heartbeat, LogChunk, Progress, Telemetry, dump, load
 from tests.leasing import lease
 
@@ -86,7 +90,7 @@ def submit(
     )
     submission = Submission(name="shot", template={"a": 1}, settings=JobSettings(user="anna", **settings))
     with writing(engine) as db:
-        job_id, _ = jobs.submit(db, submission, plan, actor="anna", key=key, digest=digest)
+        job_id, _ = submitting.submit(db, submission, plan, actor="anna", key=key, digest=digest)
     check_counts(engine)
     return job_id
 
@@ -160,12 +164,12 @@ def enrol(engine: sa.Engine, name: str = "blade", **others: Any) -> nodes.Hearin
 
 def task_states(engine: sa.Engine, job_id: JobId) -> list[str]:
     with reading(engine) as db:
-        return [str(task.state) for task in jobs.list_tasks(db, job_id, limit=1_000)]
+        return [str(task.state) for task in list_tasks(db, job_id, limit=1_000)]
 
 
 def attempt_state(engine: sa.Engine, attempt_id: AttemptId) -> AttemptState:
     with reading(engine) as db:
-        return jobs.read_attempt(db, attempt_id).state
+        return read_attempt(db, attempt_id).state
 
 
 def check_counts(engine: sa.Engine) -> None:
@@ -218,7 +222,7 @@ def test_the_order_in_the_database_is_the_one_that_is_written_down(engine: sa.En
     asked = submit(engine, a_step(tasks=10), order=order)
     changed = submit(engine, a_step(tasks=10))
     with writing(engine) as db:
-        jobs.change(db, changed, {"order": order}, actor="anna", text="order")
+        steering.change(db, changed, {"order": order}, actor="anna", text="order")
     for job_id in (asked, changed):
         with reading(engine) as db:
             step_id = jobs.read_job(db, job_id).steps[0].id
@@ -232,7 +236,7 @@ def test_settings_that_have_no_column_change_too(engine: sa.Engine) -> None:
     job_id = submit(engine)
     values = {"timeout_s": 60.0, "tag": Tag.COMPUTE, "replace_existing": True, "name": "other", "pool": "gpu"}
     with writing(engine) as db:
-        jobs.change(db, job_id, values, actor="anna", text="changed")
+        steering.change(db, job_id, values, actor="anna", text="changed")
     job = read(engine, job_id)
     assert (job.name, job.settings.timeout_s, job.settings.replace_existing) == ("other", 60.0, True)
     assert (job.steps[0].profile.tag, job.steps[0].demand.pool, job.edition) == (Tag.COMPUTE, "gpu", 2)
@@ -261,7 +265,7 @@ def test_a_job_cannot_wait_for_one_that_does_not_exist(engine: sa.Engine) -> Non
 def test_a_hundred_thousand_tasks_are_submitted_and_cancelled(engine: sa.Engine) -> None:
     job_id = submit(engine, a_step(tasks=100_000))
     with writing(engine) as db:
-        assert jobs.cancel(db, job_id, actor="anna", reason="no") == 100_000
+        assert steering.cancel(db, job_id, actor="anna", reason="no") == 100_000
     assert read(engine, job_id).state is JobState.CANCELLED
 
 
@@ -269,10 +273,10 @@ def test_a_choice_may_hold_more_tasks_than_a_driver_takes_parameters(engine: sa.
     job_id = submit(engine, a_step(tasks=70_000))
     with writing(engine) as db:
         step_id = jobs.read_job(db, job_id).steps[0].id
-        ids = jobs.task_ids(db, job_id, step_id=step_id, indexes=range(1, 70_000))
+        ids = task_ids(db, job_id, step_id=step_id, indexes=range(1, 70_000))
         assert len(ids) == 69_999
-        assert jobs.cancel(db, job_id, actor="anna", reason="no", task_ids=ids) == 69_999
-        assert len(jobs.list_tasks(db, job_id, task_ids=ids, limit=10)) == 10
+        assert steering.cancel(db, job_id, actor="anna", reason="no", task_ids=ids) == 69_999
+        assert len(list_tasks(db, job_id, task_ids=ids, limit=10)) == 10
         assert db.scalar(sa.select(sa.func.count()).where(among(db, _TASK.c.id, []))) == 0
     assert read(engine, job_id).counts.ready == 1
 
@@ -297,7 +301,7 @@ def test_a_task_goes_its_way_from_ready_to_done(engine: sa.Engine) -> None:
     assert (job.state, job.steps[0].mean_runtime_s) == (JobState.DONE, 12.5)
     assert attempt_state(engine, attempt) is AttemptState.SUCCEEDED
     with reading(engine) as db:
-        assert [(d.step_id, d.runtime_s) for d in jobs.newest_done(db, job_id)] == [(job.steps[0].id, 12.5)]
+        assert [(d.step_id, d.runtime_s) for d in newest_done(db, job_id)] == [(job.steps[0].id, 12.5)]
         assert [e.kind for e in events.read(db)][-2:] == [EventKind.TASK_DONE, EventKind.JOB_DONE]
 
 
@@ -328,7 +332,7 @@ def test_a_node_affects_only_its_own_attempts(engine: sa.Engine) -> None:
         settling.progressed(db, rogue, [Progress(attempt_id=attempts[0], fraction=0.9)])
         logs.append(db, rogue, [LogChunk(attempt_id=attempts[0], sequence=0, text="mine")])
         assert logs.read(db, attempts[0]) == []
-        assert jobs.read_attempt(db, attempts[0]).progress is None
+        assert read_attempt(db, attempts[0]).progress is None
     assert task_states(engine, job_id) == ["running"]
 
 
@@ -342,9 +346,9 @@ def test_a_failed_task_is_tried_again_until_its_retries_are_spent(engine: sa.Eng
     job = read(engine, job_id)
     assert (job.state, job.reason) == (JobState.FAILED, "1 of 1 tasks failed")
     with reading(engine) as db:
-        task = jobs.list_tasks(db, job_id)[0]
+        task = list_tasks(db, job_id)[0]
         assert (task.starts, task.failures, task.reason) == (2, 2, "no camera")
-        found = jobs.list_attempts(db, job_id=job_id)
+        found = list_attempts(db, job_id=job_id)
         assert [a.state for a in found] == [AttemptState.FAILED] * 2
 
 
@@ -413,7 +417,7 @@ def test_an_exclusive_task_whose_lease_ran_out_is_held(engine: sa.Engine) -> Non
         assert leases.renew(db, BLADE, attempts[:1], lease_s=30) == (attempts[:1], [])
     assert task_states(engine, job_id) == ["running", "held"]
     with writing(engine) as db:
-        assert jobs.retry(db, job_id, actor="anna", states=[TaskState.HELD]) == 1
+        assert steering.retry(db, job_id, actor="anna", states=[TaskState.HELD]) == 1
     check_counts(engine)
     assert task_states(engine, job_id) == ["running", "ready"]
     assert attempt_state(engine, attempts[1]) is AttemptState.LOST
@@ -500,11 +504,11 @@ def test_the_claim_reads_an_index_and_nothing_else(engine: sa.Engine) -> None:
 def test_a_paused_jobs_tasks_are_not_claimed_even_by_a_match_made_before(engine: sa.Engine) -> None:
     job_id = submit(engine)
     with writing(engine) as db:
-        jobs.change(db, job_id, {"is_paused": True}, actor="anna", text="paused")
+        steering.change(db, job_id, {"is_paused": True}, actor="anna", text="paused")
     assert read(engine, job_id).state is JobState.PAUSED
     assert claim(engine, job_id, 4) == []
     with writing(engine) as db:
-        jobs.change(db, job_id, {"is_paused": False}, actor="anna", text="resumed")
+        steering.change(db, job_id, {"is_paused": False}, actor="anna", text="resumed")
     assert len(claim(engine, job_id, 4)) == 4
 
 
@@ -516,7 +520,7 @@ def test_cancelling_stops_what_runs_and_forgets_nothing(engine: sa.Engine) -> No
     attempts = claim(engine, job_id, 2)
     start(engine, attempts[:1])
     with writing(engine) as db:
-        assert jobs.cancel(db, job_id, actor="anna", reason="cancelled by anna") == 4
+        assert steering.cancel(db, job_id, actor="anna", reason="cancelled by anna") == 4
     check_counts(engine)
     assert task_states(engine, job_id) == ["cancelling", "cancelling", "cancelled", "cancelled"]
     with reading(engine) as db:
@@ -533,7 +537,7 @@ def test_a_cancelled_task_whose_node_is_lost_is_cancelled(engine: sa.Engine) -> 
     job_id = submit(engine, a_step(tasks=1))
     start(engine, claim(engine, job_id))
     with writing(engine) as db:
-        jobs.cancel(db, job_id, actor="anna", reason="no")
+        steering.cancel(db, job_id, actor="anna", reason="no")
     expire_all(engine)
     assert task_states(engine, job_id) == ["cancelled"]
     assert read(engine, job_id).state is JobState.CANCELLED
@@ -583,7 +587,7 @@ def test_steps_behind_a_failed_one_are_given_up_and_open_again_on_retry(engine: 
     assert task_states(engine, job_id) == ["failed", "done", "cancelled", "cancelled"]
     assert read(engine, job_id).state is JobState.FAILED
     with writing(engine) as db:
-        assert jobs.retry(db, job_id, actor="anna", states=[TaskState.FAILED]) == 1
+        assert steering.retry(db, job_id, actor="anna", states=[TaskState.FAILED]) == 1
     check_counts(engine)
     assert task_states(engine, job_id) == ["ready", "done", "waiting", "waiting"]
     for step in (0, 1, 2):
@@ -614,7 +618,7 @@ def test_a_requeued_frame_is_a_new_generation_and_the_old_report_no_longer_count
     [accepted] = claim(engine, job_id, node=NodeId("other"))
     finish(engine, [accepted], node=NodeId("other"))
     with writing(engine) as db:
-        assert jobs.retry(db, job_id, actor="anna", states=[TaskState.DONE]) == 1
+        assert steering.retry(db, job_id, actor="anna", states=[TaskState.DONE]) == 1
     finish(engine, [old])  # of the generation before
     assert task_states(engine, job_id) == ["ready"]
     assert attempt_state(engine, old) is AttemptState.SUPERSEDED
@@ -652,7 +656,7 @@ def test_text_that_a_database_cannot_hold_does_not_stop_the_farm(engine: sa.Engi
         settling.progressed(db, BLADE, [progress])
         logs.append(db, BLADE, [chunk])
         assert logs.read(db, attempts[0])[0].text == "x\ufffdy"
-        assert jobs.read_attempt(db, attempts[0]).message == "a\ufffdb"
+        assert read_attempt(db, attempts[0]).message == "a\ufffdb"
     finish(
         engine,
         attempts,
@@ -662,7 +666,7 @@ def test_text_that_a_database_cannot_hold_does_not_stop_the_farm(engine: sa.Engi
         peak_memory_mib=2**40,
     )
     with reading(engine) as db:
-        attempt = jobs.read_attempt(db, attempts[0])
+        attempt = read_attempt(db, attempts[0])
     assert (attempt.state, attempt.exit_code) == (AttemptState.FAILED, -1_073_741_819)
     assert len(attempt.reason) < 2_000
 
@@ -680,9 +684,9 @@ def test_figures_that_are_none_are_not_kept(engine: sa.Engine, figure: float) ->
     assert job.state is JobState.DONE
     assert job.steps[0].mean_runtime_s == 4.0
     with reading(engine) as db:
-        attempt = jobs.read_attempt(db, attempts[0])
+        attempt = read_attempt(db, attempts[0])
         assert attempt.cpu_s is None
-        assert [done.runtime_s for done in jobs.newest_done(db, job_id)] == [4.0]
+        assert [done.runtime_s for done in newest_done(db, job_id)] == [4.0]
 
 
 def test_a_heartbeat_of_nonsense_is_refused_with_the_reason(engine: sa.Engine) -> None:
@@ -953,19 +957,19 @@ def _steer(engine: sa.Engine, job_id: JobId, operation: str, n: int, some: list[
             moves.lock_jobs(db, [job_id])
             leases.renew(db, BLADE, some, lease_s=30)
         elif operation == "cancel":
-            jobs.cancel(db, job_id, actor="anna", reason="no")
+            steering.cancel(db, job_id, actor="anna", reason="no")
         elif operation == "cancel-some":
-            ids = [task.id for task in jobs.list_tasks(db, job_id)][n : n + 1]
-            jobs.cancel(db, job_id, actor="anna", reason="no", task_ids=ids)
+            ids = [task.id for task in list_tasks(db, job_id)][n : n + 1]
+            steering.cancel(db, job_id, actor="anna", reason="no", task_ids=ids)
         elif operation in ("pause", "resume"):
-            jobs.change(db, job_id, {"is_paused": operation == "pause"}, actor="anna", text=operation)
+            steering.change(db, job_id, {"is_paused": operation == "pause"}, actor="anna", text=operation)
         else:
             states = {
                 "retry": [TaskState.FAILED, TaskState.CANCELLED],
                 "requeue": [TaskState.DONE],
                 "release": [TaskState.HELD],
             }[operation]
-            jobs.retry(db, job_id, actor="anna", states=states)
+            steering.retry(db, job_id, actor="anna", states=states)
 
 
 def _check_job(engine: sa.Engine, job_id: JobId) -> None:

@@ -13,7 +13,7 @@ from farm.model.hooks import Hook
 from farm.model.ids import JobId
 from farm.model.states import TaskState
 from farm.model.work import JobSettings, Submission
-from farm.store import events, hooks, jobs, moves
+from farm.store import advancing, events, hooks, jobs, moves, submitting, tasks
 from farm.store.engine import reading, writing
 from tests.contract.test_store import a_step, check_counts, submit, task_states
 
@@ -23,9 +23,9 @@ def done(engine: sa.Engine, job_id: JobId, index: int) -> None:
     with writing(engine) as db:
         moves.lock_jobs(db, [job_id])
         step = jobs.read_job(db, job_id).steps[0]
-        ids = jobs.task_ids(db, job_id, step_id=step.id, indexes=[index])
+        ids = tasks.task_ids(db, job_id, step_id=step.id, indexes=[index])
         moves.move_all(db, step.id, TaskState.READY, TaskState.DONE, task_ids=ids)
-        jobs.settle_jobs(db, [job_id])
+        advancing.advance_jobs(db, [job_id])
     check_counts(engine)
 
 
@@ -47,7 +47,7 @@ def test_single_frames_open_single_frames_in_a_job_and_in_the_next(engine: sa.En
     plan = JobPlan(name="comp", uid="comp", steps=steps, parameters={}, output_directories=())
     settings = JobSettings(user="anna", depends_on=(render,), frame_by_frame=True)
     with writing(engine) as db:
-        comp, _ = jobs.submit(
+        comp, _ = submitting.submit(
             db,
             Submission(name="comp", template={}, settings=settings),
             plan,

@@ -18,7 +18,7 @@ from farm.model.events import EventKind
 from farm.model.hooks import Hook, HookEvent
 from farm.model.ids import JobId
 from farm.settings import Settings
-from farm.store import events, hooks, jobs
+from farm.store import events, hooks, steering
 from farm.store.engine import db_now, open_engine, reading, writing
 from farm.store.tables import HookCallRow
 from tests.contract.test_store import submit
@@ -230,7 +230,7 @@ def test_a_mail_is_sent_as_it_is_written(
     given = {"hooks": {"mail": mail}, "mail_server": "mail.example:2525", "mail_from": "farm@site.example"}
     job_id = submit(engine, hooks=("mail",))
     with writing(engine) as db:
-        jobs.change(db, job_id, {"name": "shot\r\nBcc: x@y"}, actor="anna", text="renamed")
+        steering.change(db, job_id, {"name": "shot\r\nBcc: x@y"}, actor="anna", text="renamed")
     end(engine, job_id)
     assert caller(engine, tmp_path, **given).round() == 1
     (message,) = sent

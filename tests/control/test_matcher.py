@@ -17,7 +17,7 @@ from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome
 from farm.model.work import Submission
 from farm.settings import Settings, load_settings
-from farm.store import forecasts, jobs, learnt, moves, nodes, policies, ready, settling
+from farm.store import forecasts, jobs, learnt, moves, nodes, policies, ready, settling, submitting
 from farm.store.engine import reading, writing
 from farm.wire.messages import Finished, Heartbeat
 from tests.leasing import lease
@@ -50,7 +50,7 @@ def submit(engine: sa.Engine, frames: int) -> JobId:
     template = {"specificationVersion": "jobtemplate-2023-09", "name": "t", "steps": [step]}
     submission = Submission(name="shot", template=template)
     with writing(engine) as db:
-        return jobs.submit(db, submission, plan_job(submission, uid=str(uuid.uuid4())), actor="anna")[0]
+        return submitting.submit(db, submission, plan_job(submission, uid=str(uuid.uuid4())), actor="anna")[0]
 
 
 def play(engine: sa.Engine, matcher: Matcher, seconds: float, *, saves: bool = False) -> dict[str, int]:

@@ -25,7 +25,7 @@ from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import JobState, Outcome
 from farm.model.work import Submission
 from farm.settings import Settings, load_settings
-from farm.store import events, jobs
+from farm.store import events, jobs, submitting
 from farm.store.engine import open_engine, reading, writing
 from farm.wire import queues as names
 from farm.wire.messages import (
@@ -166,7 +166,7 @@ def submit(engine: sa.Engine, frames: str = "1-2") -> JobId:
     submission = Submission(name="t", template=template)
     plan = plan_job(submission, uid=str(uuid.uuid4()))
     with writing(engine) as db:
-        return jobs.submit(db, submission, plan, actor="anna")[0]
+        return submitting.submit(db, submission, plan, actor="anna")[0]
 
 
 def launched(node: PlayedNode, count: int) -> list[AttemptId]:
@@ -345,7 +345,7 @@ def test_chunks_grow_to_the_target_and_shrink_towards_the_end(engine: sa.Engine,
     }
     submission = Submission(name="t", template=template)
     with writing(engine) as db:
-        job_id, _ = jobs.submit(db, submission, plan_job(submission, uid="u"), actor="anna")
+        job_id, _ = submitting.submit(db, submission, plan_job(submission, uid="u"), actor="anna")
     node.beat()
     rendered: list[tuple[int, ...]] = []
     waiting: list[Order] = []

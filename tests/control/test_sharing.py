@@ -19,7 +19,8 @@ from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.work import JobSettings, OutputSpec, Submission
 from farm.settings import Settings, load_settings
-from farm.store import jobs, moves, nodes, ready, settling
+from farm.store import moves, nodes, ready, settling, submitting
+from farm.store.attempts import list_attempts
 from farm.store.engine import reading, writing
 from farm.store.tables import AttemptRow
 from farm.wire.messages import Heartbeat
@@ -60,7 +61,7 @@ def submit(engine: sa.Engine, *, frames: int = 9, **chosen: Any) -> JobId:
     )
     made = Submission(name="shot", template=template, outputs=(output,), settings=JobSettings(**chosen))
     with writing(engine) as db:
-        return jobs.submit(db, made, plan_job(made, uid=str(uuid.uuid4())), actor="anna")[0]
+        return submitting.submit(db, made, plan_job(made, uid=str(uuid.uuid4())), actor="anna")[0]
 
 
 def plan(engine: sa.Engine, matcher: Matcher) -> tuple[Assignment, ...]:
@@ -158,7 +159,7 @@ def test_tasks_make_way_only_for_a_job_that_asks_on_a_farm_that_allows_it(
         (group,) = [group for group in groups if group.job_id == high]
         views = nodes.views(db, ready.uses(db))
         texts = [cause.text for cause in told.causes(group, told.round(groups, views)[2])]
-        events = jobs.list_attempts(db, job_id=low)
+        events = list_attempts(db, job_id=low)
     assert texts == ["1 task of lower priority being stopped for it"]
     assert len(events) == 2
     scheduler._end()

@@ -19,7 +19,7 @@ from farm.model.attempts import PublishedFile
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.states import Outcome, TaskState
 from farm.model.work import OutputSpec, Submission
-from farm.store import jobs, moves, settling
+from farm.store import jobs, moves, settling, submitting, tasks
 from farm.store.engine import open_engine, reading, writing
 from farm.store.leader import acquire, resign
 from farm.wire.messages import Finished
@@ -61,7 +61,7 @@ class Kept:
         )
         plan = plan_job(submission, uid=str(uuid.uuid4()))
         with writing(self.engine) as db:
-            return jobs.submit(db, submission, plan, actor="anna")[0]
+            return submitting.submit(db, submission, plan, actor="anna")[0]
 
     def finish(self, job_id: JobId, count: int) -> None:
         """Tasks 1 to `count` are done, and their files are there."""
@@ -83,7 +83,7 @@ class Kept:
 
     def states(self, job_id: JobId) -> list[TaskState]:
         with reading(self.engine) as db:
-            return [task.state for task in jobs.list_tasks(db, job_id)]
+            return [task.state for task in tasks.list_tasks(db, job_id)]
 
     def count(self) -> int:
         with reading(self.engine) as db:
@@ -169,7 +169,7 @@ def test_a_published_frame_that_the_database_does_not_know_is_found(farm: Kept) 
     assert "look at the file" in str(foreign["advice"])
     with reading(farm.engine) as db:
         job = jobs.read_job(db, job_id)
-        task = jobs.list_tasks(db, job_id)[0]
+        task = tasks.list_tasks(db, job_id)[0]
     record = marker(farm.out, job.uid, task.id, task.generation)
     record.parent.mkdir(parents=True)
     record.write_text("{}")

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome, TaskState
-from farm.store import jobs, moves, nodes, settling
+from farm.store import advancing, jobs, moves, nodes, settling
 from farm.store.engine import open_engine, reading, writing
 from farm.store.tables import StepRow
 from farm.wire.messages import Finished, Heartbeat, LogChunk
@@ -579,7 +579,7 @@ def test_a_done_job_goes_on_and_what_comes_after_is_made_again(api: Api, engine:
         film = jobs.read_job(db, JobId(job_id)).steps[1]
         moves.lock_jobs(db, [job_id])
         moves.move_all(db, film.id, TaskState.READY, TaskState.DONE)
-        jobs.settle_jobs(db, [JobId(job_id)])
+        advancing.advance_jobs(db, [JobId(job_id)])
     assert api.anna.get(f"{V1}/jobs/{job_id}").json()["job"]["state"] == "done"
 
     view = api.anna.post(f"{V1}/jobs/{job_id}/frames", json={"frames": "3"}).json()["job"]

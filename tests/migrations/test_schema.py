@@ -16,7 +16,7 @@ from sqlmodel import SQLModel
 
 from farm.errors import UserError
 from farm.model.events import EventKind
-from farm.store import events, jobs, schema, tables
+from farm.store import attempts, events, jobs, schema, tables, tasks
 from farm.store.engine import open_engine, reading, writing
 from tests.conftest import drop_postgres_database, new_postgres_database
 
@@ -89,8 +89,8 @@ def test_a_database_of_the_first_version_comes_up_to_date_with_its_data(empty: s
     with reading(empty) as db:
         job = jobs.list_jobs(db)[0]
         assert (job.name, job.counts.done, job.counts.ready) == ("shot", 1, 1)
-        assert [task.state for task in jobs.list_tasks(db, job.id)] == ["done", "ready"]
-        assert [(done.step_id, done.runtime_s) for done in jobs.newest_done(db, job.id)] == [(1, 12.5)]
+        assert [task.state for task in tasks.list_tasks(db, job.id)] == ["done", "ready"]
+        assert [(done.step_id, done.runtime_s) for done in attempts.newest_done(db, job.id)] == [(1, 12.5)]
         assert db.scalar(sa.text("SELECT count(*) FROM audit")) == 0
     with writing(empty) as db:
         events.happened(db, EventKind.JOB_CHANGED, "still counts on")

@@ -19,7 +19,7 @@ from farm.model.ids import JobId
 from farm.model.states import Outcome, TaskState
 from farm.model.work import JobSettings, OutputSpec, Submission
 from farm.settings import Settings, load_settings
-from farm.store import jobs
+from farm.store import steering, submitting
 from farm.store.engine import writing
 from tests.simulation.broker import Broker, Chaos, Link, SimIntake, SimPublisher
 from tests.simulation.database import Database
@@ -363,7 +363,7 @@ class Farm:
             if state.away_until > self.kernel.now:
                 raise Unavailable("the database is away")
             with writing(self.database.engine) as db:
-                job_id, _ = jobs.submit(db, submission, plan, actor="anna", key=key, digest="d")
+                job_id, _ = submitting.submit(db, submission, plan, actor="anna", key=key, digest="d")
             if self.is_faulty and self.profile.faults and self.kernel.draw.random() < 0.2:
                 raise Unavailable("the answer was lost")
         except Unavailable:
@@ -500,7 +500,7 @@ class Farm:
     def _person_cancels(self, _: Machine, __: _Scheduling, seconds: float) -> None:
         if self.kernel.draw.random() < 0.4:
             self._ask_of_job(
-                lambda db, job_id: jobs.cancel(db, job_id, actor="anna", reason="enough") and None
+                lambda db, job_id: steering.cancel(db, job_id, actor="anna", reason="enough") and None
             )
 
     def _person_requeues(self, _: Machine, __: _Scheduling, seconds: float) -> None:
@@ -508,7 +508,7 @@ class Farm:
 
         def requeue(db: Any, job_id: JobId) -> None:
             self.truth.requeued.add(job_id)
-            jobs.retry(db, job_id, actor="anna", states=states)
+            steering.retry(db, job_id, actor="anna", states=states)
 
         self._ask_of_job(requeue)
 
@@ -517,7 +517,7 @@ class Farm:
             held = self.database.ask("SELECT id FROM task WHERE job_id = ? AND state = 'held'", job_id)
             self.truth.released |= {row[0] for row in held}
             self.truth.requeued |= {job_id} if held else set()
-            jobs.retry(db, job_id, actor="anna", states=[TaskState.HELD])
+            steering.retry(db, job_id, actor="anna", states=[TaskState.HELD])
 
         self._ask_of_job(release)
 

@@ -207,7 +207,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a submit with a known key makes another job",
-        cuts=(Cut("farm.store.jobs:submit", "if known is not None:", "if False:"),),
+        cuts=(Cut("farm.store.submitting:submit", "if known is not None:", "if False:"),),
         seeds=60,
     ),
     # the node
@@ -280,7 +280,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # files
     Mutant(
         name="the private directories of an ended job stay",
-        cuts=(Cut("farm.store.jobs:_owe_tidying", "if not job.output_directories:", "if True:"),),
+        cuts=(Cut("farm.store.advancing:_owe_tidying", "if not job.output_directories:", "if True:"),),
         profile="calm",
         said="I10",
     ),

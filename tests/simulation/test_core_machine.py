@@ -25,7 +25,7 @@ from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome, TaskState
 from farm.settings import load_settings
-from farm.store import jobs
+from farm.store import steering, submitting
 from farm.store.engine import writing
 from farm.wire import queues as names
 from farm.wire.messages import Finished, Heartbeat, Launch, Reports, Started, dump, load
@@ -253,7 +253,7 @@ class Core(RuleBasedStateMachine):
         if len(self.database.ask("SELECT id FROM job")) < 3:
             submission, plan = _plan(frames, kind, 1)
             with writing(self.database.engine) as db:
-                jobs.submit(db, submission, replace(plan, uid=self.kernel.new_id()), actor="anna")
+                submitting.submit(db, submission, replace(plan, uid=self.kernel.new_id()), actor="anna")
 
     @rule(key=st.sampled_from(("a", "b")), is_changed=st.booleans())
     def submit_with_a_key(self, key: str, is_changed: bool) -> None:
@@ -264,7 +264,7 @@ class Core(RuleBasedStateMachine):
         digest = "another" if is_changed and key in self.promised else "d"
         with contextlib.suppress(FarmError), writing(self.database.engine) as db:
             plan = replace(plan, uid=self.kernel.new_id())
-            job_id, _ = jobs.submit(db, submission, plan, actor="anna", key=key, digest=digest)
+            job_id, _ = submitting.submit(db, submission, plan, actor="anna", key=key, digest=digest)
             if self.promised.setdefault(key, job_id) != job_id:
                 raise Violation(f"I9: key {key} is job {self.promised[key]} and job {job_id}")
 
@@ -275,7 +275,7 @@ class Core(RuleBasedStateMachine):
     @rule(index=_index)
     def cancel(self, index: int) -> None:
         with writing(self.database.engine) as db:
-            jobs.cancel(db, self._a_job(index), actor="anna", reason="enough")
+            steering.cancel(db, self._a_job(index), actor="anna", reason="enough")
 
     @rule(
         index=_index,
@@ -285,7 +285,7 @@ class Core(RuleBasedStateMachine):
         job_id = self._a_job(index)
         self.truth.requeued.add(job_id)
         with writing(self.database.engine) as db:
-            jobs.retry(db, job_id, actor="anna", states=[state])
+            steering.retry(db, job_id, actor="anna", states=[state])
 
     # --- always ---
 

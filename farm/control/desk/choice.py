@@ -13,7 +13,7 @@ from farm.flow.choose import check_step, tasks_of_frames
 from farm.model.frames import parse_frames
 from farm.model.ids import JobId
 from farm.model.work import Job
-from farm.store import jobs, rows
+from farm.store import jobs, rows, tasks
 from farm.store.engine import reading
 from farm.text import clean
 
@@ -36,7 +36,7 @@ def frame_indexes(
             space,
             parse_frames(choice.frames),
             step=choice.step,
-            indexes=lambda step: jobs.indexes_of(db, job_id, step),
+            indexes=lambda step: tasks.indexes_of(db, job_id, step),
         )
 
 
@@ -46,20 +46,20 @@ def ids_of(
     """Ids of the chosen tasks; None for all. Raises UserError for an id that is not the job's."""
     if choice.task_ids is not None:
         wanted = set(choice.task_ids)
-        own = set(jobs.task_ids(db, job.id, of=wanted))
+        own = set(tasks.task_ids(db, job.id, of=wanted))
         if own != wanted:
             raise NotFound(f"job {job.id} has no task {min(wanted - own)}")
     if indexes is not None:
         ids = []
         for step in job.steps:
             if step.name in indexes:
-                ids += jobs.task_ids(
+                ids += tasks.task_ids(
                     db, job.id, step_id=step.id, indexes=indexes[step.name], of=choice.task_ids
                 )
         return ids
     if choice.step is not None:
         step = next(step for step in job.steps if step.name == choice.step)
-        return jobs.task_ids(db, job.id, step_id=step.id, of=choice.task_ids)
+        return tasks.task_ids(db, job.id, step_id=step.id, of=choice.task_ids)
     return None if choice.task_ids is None else list(choice.task_ids)
 
 

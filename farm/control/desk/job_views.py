@@ -18,7 +18,7 @@ from farm.model.ids import JobId
 from farm.model.states import ENDED_JOBS
 from farm.model.work import Job, Tag
 from farm.settings import Settings
-from farm.store import jobs
+from farm.store import attempts
 from farm.store.engine import reading
 
 _RUNTIMES_OLD_S: Final = 5.0
@@ -55,7 +55,7 @@ class JobViews:
             known = self._runtimes.get(job.id)
         if known is not None and (known.done == done or now - known.read_at < _RUNTIMES_OLD_S):
             return known
-        found = jobs.newest_done(db, job.id)
+        found = attempts.newest_done(db, job.id)
         read = _Runtimes(
             done=done,
             read_at=now,

@@ -29,7 +29,7 @@ from farm.model.attempts import JobUsage
 from farm.model.ids import JobId
 from farm.model.stalls import MoveCosts
 from farm.model.states import JobState, TaskState
-from farm.store import jobs, rows, stalling
+from farm.store import attempts, jobs, rows, stalling, steering
 from farm.store.engine import reading, writing
 
 _LONGEST_TIMEOUT_S: Final = 365 * 86400.0
@@ -73,7 +73,7 @@ class JobDesk:
     def job_usage(self, job_id: JobId) -> JobUsage:
         """Raises NotFound."""
         with reading(self._engine) as db:
-            return jobs.usage(db, job_id)
+            return attempts.usage(db, job_id)
 
     def job_profile(self, job_id: JobId) -> ProfileView:
         """What is known of what the job's steps demand, and how long they take where. Raises NotFound."""
@@ -88,7 +88,7 @@ class JobDesk:
             before = {"name": job.name, **{n: getattr(job.settings, n) for n in values if n != "name"}}
             values = {name: value for name, value in values.items() if before[name] != value}
             if values:
-                jobs.change(db, job_id, values, actor=by.user, text=_told(values))
+                steering.change(db, job_id, values, actor=by.user, text=_told(values))
                 job = jobs.read_job(db, job_id)
             before = {name: before[name] for name in values}
             audit_row(db, by, f"job {job_id}", before=before, after=values)
@@ -99,7 +99,9 @@ class JobDesk:
         """Raises NotFound, Forbidden, UserError."""
 
         def change(db: sa.Connection, task_ids: Collection[int] | None) -> int:
-            return jobs.cancel(db, job_id, actor=by.user, reason=f"cancelled by {by.user}", task_ids=task_ids)
+            return steering.cancel(
+                db, job_id, actor=by.user, reason=f"cancelled by {by.user}", task_ids=task_ids
+            )
 
         return self._steer(job_id, choice, by, change)
 
@@ -111,7 +113,7 @@ class JobDesk:
             raise UserError(f"{told}; states may hold: {', '.join(sorted(_RETRIED))}")
 
         def change(db: sa.Connection, task_ids: Collection[int] | None) -> int:
-            return jobs.retry(db, job_id, actor=by.user, states=choice.states, task_ids=task_ids)
+            return steering.retry(db, job_id, actor=by.user, states=choice.states, task_ids=task_ids)
 
         return self._steer(job_id, choice, by, change)
 

@@ -20,7 +20,7 @@ from farm.flow.predict import FarmState, RunTimeModel, model_key
 from farm.flow.stats import Completion, calibration, spread, within
 from farm.model.ids import JobId
 from farm.model.machines import Node
-from farm.store import forecasts, jobs, learnt, nodes, policies
+from farm.store import attempts, forecasts, jobs, learnt, nodes, policies
 
 _JOBS_LOOKED_AT: Final = 25
 _TASKS_OF_EACH: Final = 200
@@ -34,7 +34,7 @@ def profile(db: sa.Connection, job_id: JobId) -> ProfileView:
     job = jobs.read_job(db, job_id)
     states = learnt.read_steps(db, [step.id for step in job.steps])
     model = RunTimeModel.restored(learnt.read_farm(db), states)
-    done = jobs.newest_done(db, job_id)
+    done = attempts.newest_done(db, job_id)
     profiles = []
     for step in job.steps:
         name, state = str(step.id), states.get(str(step.id))
@@ -66,7 +66,7 @@ def view(db: sa.Connection, policy: str) -> MatchingView:
     done = [
         each
         for job_id in jobs.newest_jobs(db, limit=_JOBS_LOOKED_AT)
-        for each in jobs.newest_done(db, job_id, limit=_TASKS_OF_EACH)
+        for each in attempts.newest_done(db, job_id, limit=_TASKS_OF_EACH)
     ]
     predicted = [(d.predicted_s, d.upper_s, each.runtime_s) for each in done if (d := each.decision)]
     return MatchingView(
@@ -86,12 +86,12 @@ def view(db: sa.Connection, policy: str) -> MatchingView:
     )
 
 
-def _completion(done: jobs.Done) -> Completion:
+def _completion(done: attempts.Done) -> Completion:
     place = done.decision.model if done.decision is not None else done.node_id
     return Completion(step=done.step_id, place=place, seconds=done.completion_s)
 
 
-def _policies(db: sa.Connection, done: list[jobs.Done]) -> tuple[PolicySpread, ...]:
+def _policies(db: sa.Connection, done: list[attempts.Done]) -> tuple[PolicySpread, ...]:
     told = []
     until = math.inf
     for change in policies.recent(db, limit=2):

@@ -11,7 +11,7 @@ from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
 from farm.flow.recording import RecordedDevice, RecordedStep, Recording
 from farm.model.machines import Device, Node
 from farm.model.work import Job, Step
-from farm.store import jobs, nodes
+from farm.store import attempts, jobs, nodes
 from farm.store.engine import db_now
 
 MOST_TASKS: Final = 200_000
@@ -59,8 +59,8 @@ def _devices(known: list[Node]) -> tuple[RecordedDevice, ...]:
 def _job(
     db: sa.Connection, job: Job, devices: dict[tuple[str, str], Device], begin: float
 ) -> list[RecordedStep]:
-    done = jobs.newest_done(db, job.id, limit=MOST_TASKS)
-    starts = jobs.first_starts(db, job.id) if any(step.depends_on for step in job.steps) else {}
+    done = attempts.newest_done(db, job.id, limit=MOST_TASKS)
+    starts = attempts.first_starts(db, job.id) if any(step.depends_on for step in job.steps) else {}
     found = []
     for step in job.steps:
         mine = [
@@ -76,7 +76,7 @@ def _job(
 
 
 def _step(
-    job: Job, step: Step, mine: list[tuple[jobs.Done, Device]], devices: list[Device], at_s: float
+    job: Job, step: Step, mine: list[tuple[attempts.Done, Device]], devices: list[Device], at_s: float
 ) -> RecordedStep:
     model = RunTimeModel()
     for device in devices:

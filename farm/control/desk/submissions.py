@@ -28,7 +28,7 @@ from farm.model.ids import JobId
 from farm.model.limits import limits_needed
 from farm.model.work import Submission
 from farm.settings import Settings
-from farm.store import jobs, limits, moves, rows
+from farm.store import jobs, limits, moves, rows, submitting
 from farm.store.engine import reading, writing
 
 
@@ -68,7 +68,7 @@ class SubmissionDesk:
             check_word("the idempotency key", key)
             key = f"{by.user}:{key}"  # one's keys are one's own: nobody can meet, or probe for, another's
         with writing(self._engine) as db:
-            job_id, is_new = jobs.submit(
+            job_id, is_new = submitting.submit(
                 db, submission, plan, actor=by.user, key=key, digest=digest, frame_needs=frame_needs
             )
             job = jobs.read_job(db, job_id)
@@ -127,7 +127,7 @@ class SubmissionDesk:
             more = extended(submission, parameters, frames, step=request.step)
             plan = self._plan(more.submission)
             text = f"frames {describe(frames)} appended"
-            made = jobs.append(
+            made = submitting.append(
                 db,
                 job_id,
                 more.submission,

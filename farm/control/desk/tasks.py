@@ -18,7 +18,7 @@ from farm.model.attempts import Attempt
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.states import LIVE_ATTEMPTS, AttemptState, TaskState
 from farm.model.work import Task
-from farm.store import jobs, logs, stalling
+from farm.store import attempts, jobs, logs, stalling, tasks
 from farm.store.engine import db_now, reading
 
 _LATE_LOG_S: Final = 2.0
@@ -44,7 +44,7 @@ class TaskDesk:
         with reading(self._engine) as db:
             job = jobs.read_job(db, job_id)
             task_ids = ids_of(db, job, choice, indexes) if choice.frames is not None else None
-            found = jobs.list_tasks(
+            found = tasks.list_tasks(
                 db, job_id, step=choice.step, states=states, task_ids=task_ids, after=after, limit=limit
             )
         return Page(items=tuple(self._labelled(found)), next=next_after(found, limit))
@@ -52,7 +52,7 @@ class TaskDesk:
     def read_task(self, task_id: TaskId) -> Task:
         """Raises NotFound."""
         with reading(self._engine) as db:
-            task = jobs.read_task(db, task_id)
+            task = tasks.read_task(db, task_id)
         return self._labelled([task])[0]
 
     def list_attempts(
@@ -68,14 +68,14 @@ class TaskDesk:
             if job_id is not None:
                 jobs.read_job(db, job_id)
             if task_id is not None:
-                jobs.read_task(db, task_id)
-            found = jobs.list_attempts(db, job_id=job_id, task_id=task_id, states=states, limit=limit)
+                tasks.read_task(db, task_id)
+            found = attempts.list_attempts(db, job_id=job_id, task_id=task_id, states=states, limit=limit)
         return Page(items=tuple(found))
 
     def read_attempt(self, attempt_id: AttemptId) -> Attempt:
         """Raises NotFound."""
         with reading(self._engine) as db:
-            return jobs.read_attempt(db, attempt_id)
+            return attempts.read_attempt(db, attempt_id)
 
     def stalled(self, *, with_silent: bool) -> Page[StalledView]:
         """Live attempts that are taken for stalled, the longest first."""
@@ -98,7 +98,7 @@ class TaskDesk:
     def read_log(self, attempt_id: AttemptId, *, after: int, limit: int) -> LogView:
         """Raises NotFound."""
         with reading(self._engine) as db:
-            attempt = jobs.read_attempt(db, attempt_id)
+            attempt = attempts.read_attempt(db, attempt_id)
             found = logs.read(db, attempt_id, after=after, limit=limit)
             now = db.scalar(sa.select(db_now())) or 0.0
         is_over = attempt.state not in LIVE_ATTEMPTS and now - (attempt.finished_at or now) >= _LATE_LOG_S
@@ -130,7 +130,7 @@ class TaskDesk:
         with reading(self._engine) as db:
             job = jobs.read_job(db, job_id)
             task_ids = ids_of(db, job, choice, indexes) if choice.frames is not None else None
-            tried = jobs.newest_attempts(
+            tried = tasks.newest_attempts(
                 db,
                 job_id,
                 states=states,

@@ -19,7 +19,7 @@ from farm.model.machines import NodeView
 from farm.model.states import ENDED_JOBS, ENDED_TASKS, JobState, TaskState
 from farm.model.work import Job, Step, Task
 from farm.settings import Settings
-from farm.store import jobs, learnt, nodes, ready, stalling
+from farm.store import jobs, learnt, nodes, ready, stalling, tasks
 from farm.store.engine import db_now, reading
 from farm.text import duration, plural
 
@@ -40,7 +40,7 @@ class WhyDesk:
     def why_task(self, task_id: TaskId) -> WhyView:
         """Why this task does not run, or what it does. Raises NotFound."""
         with reading(self._engine) as db:
-            task = jobs.read_task(db, task_id)
+            task = tasks.read_task(db, task_id)
             job = jobs.read_job(db, task.job_id)
             return WhyView(
                 lines=tuple(_why_task(db, job, task, NextRound(db, self._settings, tells_turns=True)))
