@@ -211,22 +211,28 @@ def test_f41_a_crowd_with_faults_all_along(farm: BreakableFarm, draw: random.Ran
 
         wait_until(is_over, "the job's end", timeout_s=20_000, pause_s=0.5)
         took_s = time.monotonic() - began
-    engine = sa.create_engine(farm.database_url.replace("postgresql:", "postgresql+psycopg:"))
+        engine = sa.create_engine(farm.database_url.replace("postgresql:", "postgresql+psycopg:"))
+
+        def live() -> int:
+            with engine.connect() as db:
+                return int(db.scalar(sa.text(
+                    "SELECT count(*) FROM attempt WHERE state IN ('assigned', 'running', 'cancelling')"
+                )))  # fmt: skip
+
+        # Of two copies of a last frame the loser is still being told to stop.
+        wait_until(lambda: live() == 0, "nothing runs for a job that is over", timeout_s=60)
     with engine.connect() as db:
         states = dict(db.execute(sa.text("SELECT state, count(*) FROM task GROUP BY state")).all())
         won = db.execute(sa.text(
             "SELECT count(*), count(DISTINCT task_id) FROM attempt WHERE state = 'succeeded'"
         )).one()  # fmt: skip
-        live = db.scalar(sa.text(
-            "SELECT count(*) FROM attempt WHERE state IN ('assigned', 'running', 'cancelling')"
-        ))  # fmt: skip
         starts = db.scalar(sa.text("SELECT sum(starts) FROM task"))
         spent = db.scalar(sa.text("SELECT sum(failures) FROM task"))
     engine.dispose()
     print(f"{FRAMES} frames on {NODES} nodes in {took_s:.0f} s, {starts / FRAMES:.3f} starts for each")
     assert states == {"done": FRAMES}
     assert tuple(won) == (FRAMES, FRAMES)
-    assert (live, spent) == (0, 0)
+    assert spent == 0
     assert starts <= FRAMES * 1.5
     assert fleet.most_at_once <= CPU.slots
     assert all(size < 400e6 for size in sizes), sizes
