@@ -10,7 +10,7 @@ help:
 	@echo "make test   install, check style, types and import rules, run the tests"
 	@echo "make test-slow  more of what real renderers do; put another Blender first on PATH to try that one"
 	@echo "make test-faults  the longer proofs: seeds of the simulation, planted bugs, real processes killed"
-	@echo "make soak   100,000 seeds of the simulation, on every core (SEEDS=, FIRST=)"
+	@echo "make soak   ten minutes without a broker, then 100,000 seeds of the simulation on every core (SEEDS=, FIRST=)"
 	@echo "make check  the checks alone"
 	@echo "make bench  the benchmarks, with their ratios"
 	@echo "make bench-matching  every policy on ten seeds of simulated farms, against the targets"
@@ -51,12 +51,15 @@ test: check
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/pytest -m slow
 
+# The outage of the broker lasts ten minutes in `make soak`.
+test-faults: export FARM_TEST_OUTAGE_S ?= 120
 test-faults: $(VENV)/.installed-dev
 	$(BIN)/pytest -m faults -n 2 --dist worksteal --timeout 1200
 
 SEEDS ?= 100000
 FIRST ?= 0
 soak: $(VENV)/.installed-dev
+	$(BIN)/pytest -m faults -s tests/e2e/test_outages.py -k long_outage
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) --jobs $$(nproc)
 
 bench: $(VENV)/.installed-dev

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import platform
-import shutil
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 
 import psutil
 
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.settings import Settings
 from farm.text import clean
-from workers.benchmark import PLUGINS, disk_rates, with_measurements, with_ray_rates
+from workers.benchmark import disk_rates, with_measurements, with_ray_rates
 from workers.cpu_benchmark import cpu_model, measured, usable_cpus
 from workers.gpu import health
 from workers.gpu.amd import Amd
@@ -28,8 +22,6 @@ from workers.gpu.nvidia import Nvidia
 from workers.gpu.provider import GpuProvider
 
 _LOG = logging.getLogger(__name__)
-VERSION_TIMEOUT_S = 20.0
-"""A renderer that does not tell its version within this time is taken as absent."""
 _CPUS_PER_SLOT = 2
 
 
@@ -126,58 +118,3 @@ def look_at_gpus(
 def _shared(device: Device, settings: Settings) -> Device:
     """With as many slots as the node's settings give a GPU."""
     return replace(device, slots=settings.gpu_slots, vram_per_task_mib=settings.gpu_task_vram_mib)
-
-
-def software_versions(
-    points: Iterable[EntryPoint] | None = None, *, timeout_s: float = VERSION_TIMEOUT_S
-) -> dict[str, str]:
-    """Renderer name to version, as the plugins tell; asked in parallel.
-
-    A plugin that fails or takes too long counts as absent, with a line in the log: one broken plugin must not
-    keep a node from rendering with the others.
-    """
-    found: dict[str, str] = {}
-    threads: list[tuple[str, threading.Thread]] = []
-    for point in entry_points(group=PLUGINS) if points is None else points:
-        # Daemon threads: one that hangs must not keep the agent from ending.
-        thread = threading.Thread(target=_ask_version, args=(point, found), daemon=True)
-        thread.start()
-        threads.append((point.name, thread))
-    deadline = time.monotonic() + timeout_s
-    for name, thread in threads:
-        thread.join(max(deadline - time.monotonic(), 0.0))
-        if thread.is_alive():
-            _LOG.warning("%s does not tell its version and is taken as absent", name)
-    return dict(found)
-
-
-def _ask_version(point: EntryPoint, found: dict[str, str]) -> None:
-    try:
-        version = point.load().version()
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises, the node goes on without it
-        _LOG.warning("%s is taken as absent: %s", point.name, clean(str(error), limit=200, one_line=True))
-        return
-    if version:
-        found[point.name] = clean(str(version), limit=60, one_line=True)
-
-
-def bpy_shim(
-    software: dict[str, str],
-    directory: Path,
-    *,
-    points: Iterable[EntryPoint] | None = None,
-    which: Callable[[str], str | None] = shutil.which,
-) -> Path | None:
-    """Where only the `bpy` wheel renders: a directory for PATH with a `blender` made from it, else None."""
-    if "blender" not in software or which("blender") is not None:
-        return None
-    for point in entry_points(group=PLUGINS, name="blender") if points is None else points:
-        try:
-            runner = importlib.import_module(point.module.rpartition(".")[0] + ".bpy_runner")
-            directory.mkdir(parents=True, exist_ok=True)
-            runner.shim(directory)
-        except (ImportError, AttributeError, OSError) as error:
-            _LOG.warning("no blender command can be made from the bpy wheel: %s", error)
-            return None
-        return directory
-    return None

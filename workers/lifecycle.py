@@ -279,7 +279,8 @@ class Lifecycle:
                 self._stored(attempt_ids, out)
             case HelloAsked():
                 self._has_said_hello = False
-                self._heartbeat(now, out)
+                if self._has_connected:
+                    self._heartbeat(now, out)
             case LoadsChanged():
                 self._heartbeat_soon(now)
             case DeviceFailed(device_id=device_id, reason=reason):

@@ -50,7 +50,7 @@ from farm.wire.messages import (
     dump,
 )
 from workers import capabilities as machine
-from workers import events, instructions
+from workers import events, instructions, renderers
 from workers.celery_worker import CeleryWorker
 from workers.environment import renderer_environment
 from workers.errands import Errands, remove_stage, tidy
@@ -117,7 +117,10 @@ class Supervisor:
         self._given_capabilities = capabilities
         self._parts: _Parts | None = None
         self._capabilities = Capabilities()
-        """Replaced whole when devices change, which another thread does."""
+        """Replaced whole when devices or renderers change, which other threads do, one at a time."""
+        self._changing = threading.Lock()
+        self._asks_again = False
+        """What it says of its renderers is what the agent before it was told: nobody has asked them yet."""
         self._inbox: Inbox[events.Event] = Inbox()
         self._notes: list[Note] = []
         """For the scribe, at the end of this turn of the loop."""
@@ -184,8 +187,9 @@ class Supervisor:
     def _devices_changed(self, gpus: tuple[Device, ...]) -> None:
         if self._parts is None:
             return
-        with_slots = machine.with_gpus(self._capabilities, gpus, self._settings)
-        self._capabilities = with_slots
+        with self._changing:
+            with_slots = machine.with_gpus(self._capabilities, gpus, self._settings)
+            self._capabilities = with_slots
         slots = {device.id: device.slots for device in with_slots.devices}
         self.post(events.DevicesChanged(slots=slots))
 
@@ -207,6 +211,8 @@ class Supervisor:
             self._parts = parts = self._set_up()
             self._adopt(parts)
             self._celery.start()
+            if self._asks_again:
+                threading.Thread(target=self._ask_renderers, args=(parts,), daemon=True).start()
             self._loop(parts)
             self._tear_down(parts)
         except Exception:  # noqa: BLE001 - a loop's edge: whoever holds the handle must see it end
@@ -228,10 +234,12 @@ class Supervisor:
         environment = renderer_environment(settings)
         capabilities = self._given_capabilities
         if capabilities is None:
-            software = machine.software_versions()
-            shim = machine.bpy_shim(software, settings.state_dir / "bin")
-            if shim is not None:
-                environment["PATH"] += os.pathsep + str(shim)
+            software = renderers.remembered(settings.state_dir) if self._found else None
+            self._asks_again = software is not None
+            if software is None:
+                software = renderers.software_versions()
+                renderers.remember(settings.state_dir, software)
+            self._add_shim(software, environment)
             capabilities = machine.capabilities(settings, providers, software)
         self._capabilities = capabilities
         sender = Sender(
@@ -291,6 +299,22 @@ class Supervisor:
             gauges=gauges,
             telemetry=telemetry,
         )
+
+    def _add_shim(self, software: dict[str, str], environment: dict[str, str]) -> None:
+        shim = renderers.bpy_shim(software, self._settings.state_dir / "bin")
+        if shim is not None and str(shim) not in environment["PATH"].split(os.pathsep):
+            environment["PATH"] += os.pathsep + str(shim)
+
+    def _ask_renderers(self, parts: _Parts) -> None:
+        """Later than at other starts, and in a thread of its own: it takes seconds of a busy machine."""
+        software = renderers.software_versions()
+        if software == self._capabilities.software:
+            return
+        renderers.remember(self._settings.state_dir, software)
+        self._add_shim(software, parts.environment)
+        with self._changing:
+            self._capabilities = replace(self._capabilities, software=software)
+        self.post(events.HelloAsked())
 
     def _adopt(self, parts: _Parts) -> None:
         """Go on with the renderers that an earlier agent has started."""

@@ -39,14 +39,14 @@ Farms = Callable[..., FarmUnderTest]
 def farms(tmp_path: Path, rabbit: PrivateRabbit, postgres: PrivatePostgres) -> Iterator[Farms]:
     made: list[FarmUnderTest] = []
 
-    def make(**how: int) -> FarmUnderTest:
+    def make(*, variables: dict[str, str] | None = None, **how: int) -> FarmUnderTest:
         folder = tmp_path / "farm"
         folder.mkdir()
         farm = FarmUnderTest(
             folder,
             postgres.add_database(),
             rabbit.add_vhost(),
-            extra={"FARM_DRAIN_GRACE_S": "1", "FARM_STALL_AFTER_S": str(PATIENCE_S)},
+            extra={"FARM_DRAIN_GRACE_S": "1", "FARM_STALL_AFTER_S": str(PATIENCE_S), **(variables or {})},
         )
         made.append(farm)
         farm.start_all(**how)
@@ -147,6 +147,39 @@ def test_a_restarted_agent_costs_no_start(farms: Farms, tmp_path: Path) -> None:
     assert {process.pid for process in job.renderers()} == before
     assert took_s <= RESTART_S + SLACK_S
     job.check_done(most_starts=3)  # one may have waited in the agent, and is given out again
+
+
+def test_an_agent_takes_its_renderer_over_before_it_asks_what_else_is_here(
+    farms: Farms, tmp_path: Path
+) -> None:
+    """To ask takes longer than all the rest on a busy machine, and here it does not end at all."""
+    programs, asked, may_answer = tmp_path / "bin", tmp_path / "asked", tmp_path / "may-answer"
+    programs.mkdir()
+    povray = programs / "povray"
+    povray.write_text("#!/bin/sh\necho POV-Ray 3.7.0\n")
+    povray.chmod(0o755)
+    farm = farms(agents=1, variables={"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"})
+    node = f"agent0-{farm.port}"
+
+    def version() -> str:
+        return str(farm.get(f"/nodes/{node}")["capabilities"]["software"]["povray"])
+
+    assert version() == "3.7.0"
+    job = MarkedJob(farm, tmp_path / "frames", 1).submit("seconds", "20")
+    job.wait_until_running_on(node)
+    wait_until(job.renderers, "a renderer")
+    povray.write_text(
+        f"#!/bin/sh\ntouch {asked}\nuntil [ -e {may_answer} ]; do sleep 0.1; done\necho POV-Ray 3.8.0\n"
+    )
+    farm.kill("agent0")
+    farm.start_again("agent0")
+    wait_until(lambda: "took over" in farm.log("agent0"), "that it goes on")
+    wait_until(asked.exists, "it asks")
+    assert version() == "3.7.0", "as it was"
+    may_answer.touch()
+    wait_until(lambda: version() == "3.8.0", "what is new")
+    assert "is taken as absent" not in farm.log("agent0")
+    job.check_done(most_starts=1)
 
 
 def test_work_goes_on_soon_after_a_service_is_back_and_when_an_agent_is_gone(

@@ -617,5 +617,6 @@ def test_a_node_is_silent_until_its_queues_are_there() -> None:
     assert core.handle(events.Tick(), 1000.0) == []
     assert core.next_heartbeat > 1000.0, "it would look again without a pause"
     assert core.handle(events.Tick(), 1010.0) == []
+    assert core.handle(events.HelloAsked(), 1010.2) == [], "its renderers have changed"
     said = core.handle(events.BrokerConnected(), 1010.5)
     assert [i.is_full for i in said if isinstance(i, instructions.SendHeartbeat)] == [True]

@@ -15,7 +15,8 @@ from farm.model.ids import AttemptId
 from farm.model.machines import DeviceKind
 from farm.settings import Settings, load_settings
 from tests.waiting import wait_until
-from workers import capabilities, cpu_benchmark, processes
+from workers import capabilities, cpu_benchmark, processes, renderers
+from workers.benchmark import PLUGINS
 from workers.environment import renderer_environment
 from workers.gauges import Gauges
 
@@ -104,24 +105,33 @@ def test_a_broken_plugin_does_not_hide_the_others(
     plugin_module: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     points = [
-        EntryPoint(name.lower(), f"{plugin_module}:{name}", capabilities.PLUGINS)
+        EntryPoint(name.lower(), f"{plugin_module}:{name}", PLUGINS)
         for name in ("GOOD", "ABSENT", "BROKEN", "HANGS", "MISSING")
     ]
-    assert capabilities.software_versions(points, timeout_s=3) == {"good": "4.2.1"}
+    assert renderers.software_versions(points, timeout_s=3) == {"good": "4.2.1"}
     wait_until(lambda: "broken is taken as absent: no licence" in caplog.text, "what the broken one says")
     assert "hangs does not tell its version" in caplog.text
     assert "missing is taken as absent" in caplog.text
 
 
 def test_a_blender_command_is_made_only_where_none_is_installed(plugin_module: str, tmp_path: Path) -> None:
-    points = [EntryPoint("blender", f"{plugin_module}:GOOD", capabilities.PLUGINS)]
+    points = [EntryPoint("blender", f"{plugin_module}:GOOD", PLUGINS)]
     bin_dir = tmp_path / "bin"
     software = {"blender": "4.2"}
-    assert capabilities.bpy_shim({}, bin_dir, points=points) is None
-    assert capabilities.bpy_shim(software, bin_dir, points=points, which=lambda name: f"/bin/{name}") is None
+    assert renderers.bpy_shim({}, bin_dir, points=points) is None
+    assert renderers.bpy_shim(software, bin_dir, points=points, which=lambda name: f"/bin/{name}") is None
     assert not bin_dir.exists()
-    assert capabilities.bpy_shim(software, bin_dir, points=points, which=lambda name: None) == bin_dir
+    assert renderers.bpy_shim(software, bin_dir, points=points, which=lambda name: None) == bin_dir
     assert (bin_dir / "blender").exists()
+
+
+def test_versions_are_remembered_and_what_cannot_be_read_is_not_known(tmp_path: Path) -> None:
+    assert renderers.remembered(tmp_path) is None
+    renderers.remember(tmp_path, {"blender": "4.2.1"})
+    assert renderers.remembered(tmp_path) == {"blender": "4.2.1"}
+    for broken in (b"", b"[]", b'{"blender": 4}', b"\xff"):
+        (tmp_path / "software.json").write_bytes(broken)
+        assert renderers.remembered(tmp_path) is None
 
 
 # --- processes --------------------------------------------------------------------------------------------
