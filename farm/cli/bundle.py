@@ -21,7 +21,7 @@ from farm.cli.show import shown
 from farm.errors import UserError
 from farm.flow.bundle_settings import read_bundle_settings
 from farm.flow.environments import with_environments
-from farm.flow.submit import check_environment_template, is_environment_template
+from farm.flow.template import check_environment_template, is_environment_template
 from farm.flow.template_text import MAX_TEMPLATE_BYTES, load_template_text
 from farm.model.frames import canonical
 from farm.model.plugin import SubmitOptions

@@ -16,7 +16,7 @@ from typing import Final
 
 from farm.cli.bundle import SUFFIXES, read_assets, read_bundle, read_template
 from farm.errors import UserError
-from farm.flow.submit import check_environment_template, check_job_template, is_environment_template
+from farm.flow.template import check_environment_template, check_job_template, is_environment_template
 from farm.text import clean
 
 _BAD: Final = 1

@@ -17,7 +17,8 @@ from farm.cli.show import shown
 from farm.errors import UserError
 from farm.flow.bundle_settings import read_limit_needs
 from farm.flow.order import parse_order
-from farm.flow.submit import TaskSpace, plan_job
+from farm.flow.submit import plan_job
+from farm.flow.task_space import TaskSpace
 from farm.model.frames import describe, expand_pattern, has_frame, parse_frames, part_name
 from farm.model.ids import JobId
 from farm.model.plugin import Plugin, Preview, SubmitOptions

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from farm.errors import UserError
-from farm.flow.submit import TaskSpace
+from farm.flow.task_space import TaskSpace
 from farm.model.ids import JobId
 from farm.model.work import Submission
 from farm.store import jobs

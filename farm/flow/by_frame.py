@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from farm.errors import UserError
-from farm.flow.submit import JobPlan, TaskSpace
+from farm.flow.submit import JobPlan
+from farm.flow.task_space import TaskSpace
 from farm.model.frames import describe
 from farm.model.ids import JobId
 from farm.model.work import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from farm.errors import UserError
-from farm.flow.submit import TaskSpace
+from farm.flow.task_space import TaskSpace
 from farm.model.frames import describe
 from farm.text import clean
 

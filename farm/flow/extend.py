@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from farm.errors import UserError
 from farm.flow.choose import check_step
-from farm.flow.submit import TaskSpace
+from farm.flow.task_space import TaskSpace
 from farm.model.frames import canonical, describe, parse_frames
 from farm.model.work import Submission
 from farm.text import clean

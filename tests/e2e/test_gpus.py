@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from farm.flow.submit import PROBE_ATTRIBUTE
+from farm.flow.demand import PROBE_ATTRIBUTE
 from tests.e2e.farm_under_test import FarmUnderTest
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
 from tests.gpu.fakes import FakeDriver, board, build, busy, node

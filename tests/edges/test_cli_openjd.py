@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from farm.cli.bundle import read_template
-from farm.flow.submit import check_environment_template, check_job_template, is_environment_template
+from farm.flow.template import check_environment_template, check_job_template, is_environment_template
 from tests.edges.cli_farm import Cli
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "openjd-samples"

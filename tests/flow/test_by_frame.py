@@ -6,7 +6,8 @@ import pytest
 
 from farm.errors import UserError
 from farm.flow.by_frame import by_frame
-from farm.flow.submit import TaskSpace, plan_job
+from farm.flow.submit import plan_job
+from farm.flow.task_space import TaskSpace
 from farm.model.ids import JobId
 from farm.model.states import JobState
 from farm.model.work import Job, JobSettings, Step, Submission

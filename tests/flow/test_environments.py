@@ -8,7 +8,8 @@ import pytest
 
 from farm.errors import UserError
 from farm.flow.environments import with_environments
-from farm.flow.submit import check_environment_template, plan_job
+from farm.flow.submit import plan_job
+from farm.flow.template import check_environment_template
 from farm.model.work import Submission
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from farm.errors import UserError
 from farm.flow.extend import extended, with_frames
 from farm.flow.order import parse_order, rank
-from farm.flow.submit import JobPlan, TaskSpace, plan_job
+from farm.flow.submit import JobPlan, plan_job
+from farm.flow.task_space import TaskSpace
 from farm.model.frames import canonical
 from farm.model.work import OutputSpec, Submission
 

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import copy
-import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,80 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.errors import UserError
-from farm.flow.bundle_settings import read_bundle_settings
 from farm.flow.chunks import Chunk, packed
-from farm.flow.submit import JobPlan, TaskSpace, plan_job
+from farm.flow.task_space import TaskSpace
 from farm.flow.template_text import MAX_DEPTH, load_template_text
-from farm.model.frames import parse_frames
 from farm.model.machines import Demand
-from farm.model.work import Isolation, JobSettings, OutputSpec, Submission, Tag
+from farm.model.work import Isolation, JobSettings, OutputSpec, Tag
+from tests.flow.templates import chunks, frame, output, planned, refused, step, template
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "openjd-samples"
 """Public templates, where this checkout has them beside it."""
-ON_RUN = {"actions": {"onRun": {"command": "true"}}}
-
-
-def step(
-    name: str = "Render", *after: str, space: list[dict[str, Any]] | None = None, **more: Any
-) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": name, "script": ON_RUN, **more}
-    if after:
-        made["dependencies"] = [{"dependsOn": other} for other in after]
-    if space is not None:
-        made["parameterSpace"] = {"taskParameterDefinitions": space}
-    return made
-
-
-def frame(text: Any = "{{Param.Frames}}", name: str = "Frame") -> dict[str, Any]:
-    return {"name": name, "type": "INT", "range": text}
-
-
-def chunks(text: str, size: int, constraint: str = "CONTIGUOUS", target_s: int = 0) -> dict[str, Any]:
-    return {
-        "name": "Frames",
-        "type": "CHUNK[INT]",
-        "range": text,
-        "chunks": {
-            "defaultTaskCount": size,
-            "rangeConstraint": constraint,
-            "targetRuntimeSeconds": target_s,
-        },
-    }
-
-
-def template(*steps: dict[str, Any], parameters: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    return {
-        "specificationVersion": "jobtemplate-2023-09",
-        "extensions": ["TASK_CHUNKING"],
-        "name": "a job",
-        "parameterDefinitions": parameters
-        or [
-            {"name": "Frames", "type": "STRING", "default": "1-10"},
-            {"name": "OutputDir", "type": "PATH", "default": "/renders"},
-            {"name": "Samples", "type": "INT", "default": 32, "minValue": 1, "maxValue": 4096},
-        ],
-        "steps": list(steps) or [step(space=[frame()])],
-    }
-
-
-def planned(source: dict[str, Any], **more: Any) -> JobPlan:
-    return plan_job(Submission(**{"name": "shot", "template": source} | more), uid="uid")
-
-
-def refused(source: dict[str, Any], **more: Any) -> str:
-    with pytest.raises(UserError) as caught:
-        planned(source, **more)
-    return str(caught.value)
-
-
-def output(**more: Any) -> OutputSpec:
-    plain = {
-        "step": "Render",
-        "directory_parameter": "OutputDir",
-        "file_pattern": "shot_####.png",
-        "frames_parameter": "Frame",
-    }
-    return OutputSpec(**plain | more)
 
 
 # --- plans ------------------------------------------------------------------------------------------------
@@ -186,6 +119,12 @@ def test_chunks_that_cannot_be_cut_anew_have_the_default_size_and_a_warning() ->
     assert (job.steps[0].task_count, job.steps[0].indexes, job.steps[0].chunk_target_s) == (40, None, None)
     assert len(job.warnings) == 1
     assert "target run time" in job.warnings[0]
+
+
+def test_importing_submit_does_not_load_the_library() -> None:
+    code = "import sys, farm.flow.submit; print({'openjd', 'yaml', 'fileseq'} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"
 
 
 # --- what is refused --------------------------------------------------------------------------------------
@@ -379,268 +318,6 @@ def test_two_tasks_that_would_write_one_file_are_refused() -> None:
     assert planned(template(tied), outputs=(output(),)).steps[0].task_count == 2
 
 
-# --- tasks ------------------------------------------------------------------------------------------------
-
-
-def space_of(source: dict[str, Any], *outputs: OutputSpec) -> TaskSpace:
-    return TaskSpace(source, planned(source, outputs=outputs).parameters, outputs)
-
-
-def test_a_frame_task_knows_its_value_label_frames_and_files() -> None:
-    space = space_of(template(step(space=[frame("-1-2")])), output())
-    assert space.steps == ("Render",)
-    assert [space.label("Render", at) for at in range(space.count("Render"))] == ["-1", "0", "1", "2"]
-    assert space.parameters("Render", 3) == {"Frame": ("INT", "2")}
-    assert space.frames("Render", 0) == (-1,)
-    assert space.files("Render", 0) == ("shot_-0001.png",)
-
-
-def test_a_chunk_knows_all_its_frames_and_files() -> None:
-    source = template(step(space=[chunks("1-7", 3)]))
-    space = space_of(source, output(frames_parameter="Frames"))
-    assert [space.label("Render", at) for at in range(3)] == ["1-3", "4-5", "6-7"]
-    assert space.frames("Render", 1) == (4, 5)
-    assert space.files("Render", 2) == ("shot_0006.png", "shot_0007.png")
-    assert space.parameters("Render", 2) == {"Frames": ("CHUNK[INT]", "6-7")}
-
-
-def test_a_chunk_of_one_is_labelled_as_one_frame() -> None:
-    space = space_of(template(step(space=[chunks("-7,3", 1)])))
-    assert [space.label("Render", at) for at in range(2)] == ["-7", "3"]
-    assert space.frames("Render", 0) == (-7,)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(-60, 60), min_size=1, max_size=40), st.integers(1, 9), st.booleans())
-def test_chunks_hold_every_frame_once(frames: list[int], size: int, contiguous: bool) -> None:
-    text = ",".join(str(each) for each in sorted(set(frames)))
-    source = template(step(space=[chunks(text, size, "CONTIGUOUS" if contiguous else "NONCONTIGUOUS")]))
-    space = TaskSpace(source, {})
-    made = [each for at in range(space.count("Render")) for each in space.frames("Render", at)]
-    assert sorted(made) == sorted(set(frames))
-    assert made == list(parse_frames(text))
-    assert max(len(space.frames("Render", at)) for at in range(space.count("Render"))) <= size
-
-
-def test_the_right_most_parameter_moves_fastest() -> None:
-    tiles = {"name": "Tile", "type": "STRING", "range": ["a", "b"]}
-    space = space_of(template(step(space=[frame("1-2"), tiles])))
-    assert [space.label("Render", at) for at in range(4)] == [
-        "Frame=1 Tile=a",
-        "Frame=1 Tile=b",
-        "Frame=2 Tile=a",
-        "Frame=2 Tile=b",
-    ]
-
-
-def test_a_step_without_parameters_is_one_task_without_label() -> None:
-    space = space_of(template(step()))
-    assert (space.count("Render"), space.parameters("Render", 0), space.label("Render", 0)) == (1, {}, "")
-    assert (space.frames("Render", 0), space.files("Render", 0)) == ((), ())
-
-
-def test_a_single_file_output_needs_no_frame() -> None:
-    space = space_of(template(step()), output(frames_parameter=None, file_pattern="film.mp4"))
-    assert space.files("Render", 0) == ("film.mp4",)
-
-
-@pytest.mark.parametrize("index", [-1, 10])
-def test_a_task_that_is_not_there_is_an_index_error(index: int) -> None:
-    with pytest.raises(IndexError):
-        space_of(template()).parameters("Render", index)
-
-
-def test_a_long_value_is_cut_in_the_label_only() -> None:
-    space = space_of(template(step(space=[{"name": "Text", "type": "STRING", "range": ["x" * 1000]}])))
-    assert len(space.label("Render", 0)) == 100
-    assert space.parameters("Render", 0)["Text"] == ("STRING", "x" * 1000)
-
-
-def test_a_hundred_thousand_frames_are_cheap() -> None:
-    source = template(step(space=[frame("1-100000")]))
-    planned(source)  # the library's import is not measured
-    began = time.process_time()
-    job = planned(source)
-    space = TaskSpace(source, job.parameters)
-    assert space.count("Render") == 100_000
-    assert space.label("Render", 99_999) == "100000"
-    assert job.steps[0].frames == "1-100000"
-    assert time.process_time() - began < 1.0  # 0.04 s when nothing else runs
-
-
-def test_a_million_chunked_frames_are_still_a_few_seconds() -> None:
-    began = time.process_time()
-    assert planned(template(step(space=[chunks("1-1000000", 10)]))).steps[0].task_count == 100_000
-    assert time.process_time() - began < 10
-
-
-def test_importing_submit_does_not_load_the_library() -> None:
-    code = "import sys, farm.flow.submit; print({'openjd', 'yaml', 'fileseq'} & set(sys.modules))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "set()"
-
-
-# --- bundles ----------------------------------------------------------------------------------------------
-
-
-def test_a_bundles_values_are_split_into_parameters_and_settings() -> None:
-    parameters, found = read_bundle_settings(
-        [
-            {"name": "Frames", "value": "1-10"},
-            {"name": "Samples", "value": 64},
-            {"name": "Denoise", "value": True},
-            {"name": "deadline:targetTaskRunStatus", "value": "SUSPENDED"},
-            {"name": "deadline:priority", "value": 70},
-            {"name": "deadline:maxFailedTasksCount", "value": 3},
-            {"name": "deadline:maxRetriesPerTask", "value": "5"},
-            {"name": "deadline:maxWorkerCount", "value": -1},
-            {"name": "acme:anything", "value": {"x": 1}},
-        ]
-    )
-    assert parameters == {"Frames": "1-10", "Samples": "64", "Denoise": "true"}
-    assert found == {
-        "is_paused": True,
-        "priority": 70,
-        "max_failed_tasks": 3,
-        "max_retries": 5,
-        "max_running": None,
-    }
-    assert JobSettings(**found).priority == 70
-
-
-def test_our_settings_beat_deadlines_whatever_the_order() -> None:
-    entries = [{"name": "farm:priority", "value": 10}, {"name": "deadline:priority", "value": 70}]
-    assert read_bundle_settings(entries)[1] == read_bundle_settings(entries[::-1])[1] == {"priority": 10}
-
-
-def test_all_our_settings_are_understood() -> None:
-    spec = {
-        "step": "Render",
-        "directory_parameter": "Out",
-        "file_pattern": "x_####.png",
-        "frames_parameter": "Frame",
-    }
-    values = {
-        "priority": 1,
-        "pool": "film",
-        "paused": "yes",
-        "retries": 0,
-        "max_failed_tasks": 9,
-        "max_running": 4,
-        "profile": "compute",
-        "timeout_s": 90,
-        "reverse": True,
-        "replace_existing": False,
-        "trust_scripts": "off",
-        "depends_on": [4, "5"],
-        "output": spec,
-    }
-    _, found = read_bundle_settings(
-        [{"name": f"farm:{key}", "value": value} for key, value in values.items()]
-    )
-    assert found.pop("outputs") == (OutputSpec(**spec),)  # type: ignore[arg-type]
-    assert JobSettings(**found) == JobSettings(
-        priority=1,
-        pool="film",
-        is_paused=True,
-        max_retries=0,
-        max_failed_tasks=9,
-        max_running=4,
-        tag=Tag.COMPUTE,
-        timeout_s=90.0,
-        reverse=True,
-        replace_existing=False,
-        trust_scripts=False,
-        depends_on=(4, 5),  # type: ignore[arg-type]
-    )
-
-
-@pytest.mark.parametrize(
-    ("entries", "words"),
-    [
-        ([{"name": "farm:priorty", "value": 1}], "did you mean farm:priority?"),
-        ([{"name": "farm:qqqq", "value": 1}], "there are priority, pool"),
-        ([{"name": "farm:priority", "value": "high"}], "whole number, not high"),
-        ([{"name": "farm:paused", "value": "maybe"}], "true or false, not maybe"),
-        ([{"name": "farm:profile", "value": "fast"}], "compute, bandwidth, balanced"),
-        ([{"name": "farm:timeout_s", "value": [1]}], "number of seconds"),
-        ([{"name": "farm:output", "value": "x.png"}], "must be a mapping"),
-        ([{"name": "farm:output", "value": {"step": "a", "colour": 1}}], "has no colour"),
-        ([{"name": "farm:output", "value": {"step": "a"}}], "needs directory_parameter"),
-        ([{"name": "deadline:targetTaskRunStatus", "value": "STARTED"}], "READY or SUSPENDED"),
-        ([{"name": "Frames", "value": {"a": 1}}], "must be text, a number or a list"),
-        ([{"name": "Frames"}], "must have a 'name' and a 'value'"),
-        ([{"name": "Frames", "value": 1}, {"name": "Frames", "value": 2}], "Frames twice"),
-        (["Frames"], "must have a 'name' and a 'value'"),
-        ({"Frames": 1}, "must be a list"),
-    ],
-)
-def test_a_bundle_that_is_wrong_is_refused_with_the_name(entries: Any, words: str) -> None:
-    with pytest.raises(UserError) as caught:
-        read_bundle_settings(entries)
-    assert words in str(caught.value)
-
-
-# --- template text ----------------------------------------------------------------------------------------
-
-
-def test_yaml_and_json_give_the_same_template() -> None:
-    source = template()
-    assert load_template_text(json.dumps(source)) == source
-    assert load_template_text("\ufeff" + json.dumps(source, indent=2)) == source
-    assert load_template_text("a: [1, 2.5, null, true]\nb: |\n  x\n  y\n") == {
-        "a": [1, 2.5, None, True],
-        "b": "x\ny\n",
-    }
-    assert load_template_text("{a: 1}") == {"a": 1}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "must be a mapping"),
-        ("- 1\n- 2\n", "must be a mapping"),
-        ("a: [1,\nb: 2", "line 3, column 1 is neither YAML nor JSON"),
-        ("a: &x 1\nb: 2", "line 1: anchors (&) and aliases (*) are refused"),
-        ("a: &x [1]\nb: *x", "anchors"),
-        ("a: !!python/object/apply:os.system ['true']", "tags (!) are refused"),
-        ("a: 1\nb: {c: 1, c: 2}", "line 2: the key 'c' is given twice"),
-        ('{"a": 1, "a": 2}', "gives the key 'a' twice"),
-        ("date: 2024-01-01", "as a date: put it in quotes"),
-        ("date: 2024-13-45", "neither YAML nor JSON"),
-        ("a: .nan", "no finite number"),
-        ('{"a": NaN}', "no finite number"),
-        ("1: a", "the key 1"),
-        ("on: a", "the key True"),
-        ("a: " + "9" * 30, "64 bits"),
-        ("a: " + "9" * 5000, "neither YAML nor JSON"),
-        ('{"a": ' + "9" * 5000 + "}", "neither YAML nor JSON"),
-        ("a: " + "[" * 40 + "]" * 40, f"more than {MAX_DEPTH} levels"),
-        ("[" * 100_000, "nesting depth"),
-        ('{"a":' * 100_000, f"more than {MAX_DEPTH} levels"),
-        ("a: \x1b", "neither YAML nor JSON"),
-        ("x" * 5_000_001, "5,000,001 bytes"),
-        ("a: 1\n---\nb: 2\n", "neither YAML nor JSON"),
-    ],
-)
-def test_text_that_is_no_template_is_refused_with_the_reason(text: str, words: str) -> None:
-    began = time.process_time()
-    with pytest.raises(UserError) as caught:
-        load_template_text(text)
-    assert words in str(caught.value)
-    assert len(str(caught.value)) < 400
-    assert time.process_time() - began < 5
-
-
-@given(st.text(max_size=60) | st.text(alphabet="{}[]:,-&*!?|>'\"%@#\n ab1.\t", max_size=60))
-@settings(max_examples=300, deadline=None)
-def test_any_text_is_a_mapping_or_a_user_error(text: str) -> None:
-    try:
-        assert isinstance(load_template_text(text), dict)
-    except UserError:
-        pass
-
-
 # --- nothing crashes --------------------------------------------------------------------------------------
 
 SCALARS = (
@@ -740,25 +417,3 @@ def test_public_templates_are_read_planned_and_their_tasks_made() -> None:
         assert TaskSpace(
             source, planned(source, parameters={n: v for n, (_, v) in job.parameters.items()}).parameters
         )
-
-
-def test_a_label_leaves_out_padded_copies_of_the_frame() -> None:
-    template = {
-        "specificationVersion": "jobtemplate-2023-09",
-        "name": "t",
-        "steps": [
-            {
-                "name": "run",
-                "parameterSpace": {
-                    "taskParameterDefinitions": [
-                        {"name": "Frame", "type": "INT", "range": [7, -3]},
-                        {"name": "Frame4", "type": "STRING", "range": ["0007", "-0003"]},
-                    ],
-                    "combination": "(Frame, Frame4)",
-                },
-                "script": {"actions": {"onRun": {"command": "x", "args": ["{{Task.Param.Frame4}}"]}}},
-            }
-        ],
-    }
-    space = TaskSpace(template, {})
-    assert [space.label("run", index) for index in range(2)] == ["7", "-3"]

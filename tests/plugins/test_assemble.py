@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from test_blendfile import blend
 
 from farm.errors import UserError
-from farm.flow.submit import TaskSpace, plan_job
+from farm.flow.submit import plan_job
+from farm.flow.task_space import TaskSpace
 from farm.model.frames import part_name
 from farm.model.plugin import SubmitOptions
 from plugins.blender import assemble

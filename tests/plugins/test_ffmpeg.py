@@ -7,7 +7,8 @@ import pytest
 
 from farm.cli.submit import Wish, make
 from farm.errors import UserError
-from farm.flow.submit import TaskSpace, plan_job
+from farm.flow.submit import plan_job
+from farm.flow.task_space import TaskSpace
 from farm.model.plugin import SubmitOptions
 from farm.model.states import Outcome
 from plugins.ffmpeg.plugin import PLUGIN

@@ -11,7 +11,8 @@ import pytest
 from test_blendfile import blend
 
 from farm.errors import UserError
-from farm.flow.submit import TaskSpace, plan_job
+from farm.flow.submit import plan_job
+from farm.flow.task_space import TaskSpace
 from farm.model.plugin import SubmitOptions
 from farm.model.work import Submission
 from plugins import film

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from farm.flow.submit import TaskSpace, plan_job
+from farm.flow.submit import plan_job
+from farm.flow.task_space import TaskSpace
 from farm.model.ids import AttemptId, JobId, TaskId
 from farm.model.stalls import Evidence
 from farm.model.states import Outcome

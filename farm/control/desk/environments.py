@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import UserError
-from farm.flow.submit import check_environment_template, is_environment_template
+from farm.flow.template import check_environment_template, is_environment_template
 from farm.flow.template_text import load_template_text
 
 

@@ -22,7 +22,8 @@ from farm.flow.environments import with_environments
 from farm.flow.extend import extended
 from farm.flow.hooks import check_hooks
 from farm.flow.limits import unknown_limits
-from farm.flow.submit import JobPlan, TaskSpace, plan_job
+from farm.flow.submit import JobPlan, plan_job
+from farm.flow.task_space import TaskSpace
 from farm.model.frames import canonical, describe, parse_frames
 from farm.model.ids import JobId
 from farm.model.limits import limits_needed
