@@ -155,10 +155,12 @@ class Board:
         places = self._places
         for at in places.of_node[view.id]:
             use = held.get(places[at].device.id)
-            if use is None:
+            if use is None or use.step_id is None:
                 places.set_idle(at)
-            elif places.until[at] == 0.0 or places.since[at] != use.since:
-                self._set_busy(at, self._row_of(use.step_id), use.since)
+            elif places[at].step_id != use.step_id:
+                self._set_busy(at, use.step_id, use.since)
+            elif places.since[at] != use.since:
+                places.began(at, use.since)
 
     def drop_node(self, node_id: NodeId) -> None:
         self._places.drop(node_id)
@@ -197,7 +199,7 @@ class Board:
         """An attempt of the step runs there: for affinity, and for when the device will be free."""
         at = self._places.find(node_id, device_id)
         if at is not None:
-            self._set_busy(at, self._row_of(step_id), since)
+            self._set_busy(at, step_id, since)
 
     def copied(self, node_id: NodeId, device_id: str, step_id: StepId, now: float) -> None:
         """A second copy of a running task has started there: it takes room, but is none of those waiting."""
@@ -206,7 +208,7 @@ class Board:
         at = self._places.find(node_id, device_id)
         if at is not None:
             room.take(self._groups[row].demand, (self._places[at].device,))
-            self._set_busy(at, row, now)
+            self._set_busy(at, step_id, now)
             self._places.note_free(at, room)
         self._groups.copied(row)
 
@@ -219,11 +221,9 @@ class Board:
         """How much is left of each shared count, such as a limit."""
         self._counts.set_free(free)
 
-    def _set_busy(self, at: int, row: int | None, since: float) -> None:
-        if row is None:
-            self._places.set_busy(at, NO_ROW, 0, since)
-        else:
-            self._places.set_busy(at, row, int(self._groups.step[row]), since)
+    def _set_busy(self, at: int, step_id: StepId, since: float) -> None:
+        row = self._row_of(step_id)
+        self._places.set_busy(at, step_id, NO_ROW if row is None else row, since)
 
     # --- prices and scores ------------------------------------------------------------------------
 
@@ -441,7 +441,7 @@ class Board:
         room = places.rooms[place.node_id]
         room.take(groups[row].demand, (place.device,))
         self._started_on.add(place.node_id)
-        self._set_busy(at, row, now)
+        places.set_busy(at, groups[row].step_id, row, now)
         groups.started(row, place.model, now)
         groups.charge(row, float(self._price[place.model]) * (float(places.until[at]) - now))
         places.note_free(at, room)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from farm.flow.kinds import Kinds
 from farm.flow.match import Room
 from farm.flow.predict import RunTimes, model_key
-from farm.model.ids import NodeId
+from farm.model.ids import NodeId, StepId
 from farm.model.machines import Demand, Device, NodeView
 
 Bools = npt.NDArray[np.bool_]
@@ -21,6 +21,8 @@ Ints = npt.NDArray[np.int64]
 
 NO_ROW: Final = -1
 """Instead of a group's row: none."""
+_USUAL_S: Final = 60.0
+"""A task is taken to run so long where its step is not in the model."""
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class Place:
     model: int
     kind: int
     """Places of one kind refuse the same demands for good."""
+    step_id: StepId | None = None
+    """Of the task that began there last, as long as it runs."""
 
 
 class Places:
@@ -184,21 +188,30 @@ class Places:
                 return at
         return None
 
-    def set_busy(self, at: int, row: int, step: int, since: float) -> None:
-        """A task of the group began there. row: the group's, or NO_ROW; step: its row in the model."""
-        predicted = 60.0
-        if row != NO_ROW:
+    def set_busy(self, at: int, step_id: StepId, row: int, since: float) -> None:
+        """A task of the step began there. row: its group's, or NO_ROW where nothing of it waits."""
+        predicted = _USUAL_S
+        step = self._times.steps.get(str(step_id))
+        if step is not None:
             median = float(self._times.median_s[step, self._places[at].model])
             cold, warm = self._times.load_s(step)
-            load = warm if self._last[at] == row else cold
+            load = warm if row != NO_ROW and self._last[at] == row else cold
             predicted = median * float(self._factor[at]) + load
+        self._places[at].step_id = step_id
         self._since[at] = since
         self._until[at] = since + predicted
         self.version += 1
         self._last[at] = row
 
+    def began(self, at: int, since: float) -> None:
+        """The task that it was given has begun, a little later than it was given."""
+        self._until[at] += since - self._since[at]
+        self._since[at] = since
+        self.version += 1
+
     def set_idle(self, at: int) -> None:
         self._until[at] = 0.0
+        self._places[at].step_id = None
         self.version += 1
 
     def give_back(self, node_id: NodeId, demand: Demand, device_ids: Sequence[str]) -> None:
@@ -210,6 +223,7 @@ class Places:
         for at in self.of_node[node_id]:
             if self._places[at].device.id in device_ids:
                 self._until[at] = 0.0
+                self._places[at].step_id = None
             self.note_free(at, room)
 
     def note_free(self, at: int, room: Room) -> None:

@@ -57,6 +57,7 @@ class Predictive:
         # Tasks for several GPUs at once are rare, and placed before the rest so that they are not starved.
         wide = [group for group in groups if group.demand.gpus > 1]
         first = plan(wide, nodes, score=fitness, limit=limit, free=free) if wide else ()
+        self.model.refresh()  # what runs is expected to end by what is known now
         self._follow_nodes(nodes, first, {group.step_id: group for group in wide}, now)
         self._follow_groups([group for group in groups if group.demand.gpus <= 1], now)
         self.board.set_free(left_of(free or {}, first, wide))

@@ -15,6 +15,7 @@ from farm.model.machines import Capabilities, Demand, Device, DeviceKind, NodeVi
 GPU = Device(
     id="gpu", kind=DeviceKind.GPU, model="fast", fp32_tflops=80, memory_bandwidth_gbps=900, vram_mib=24_000
 )
+SLOW = replace(GPU, model="slow", fp32_tflops=20, memory_bandwidth_gbps=220)
 FREE = Weights(idle_in_tail=False, slow_cap=1e6, probe_tasks=10**6)
 
 
@@ -137,3 +138,30 @@ def test_what_is_learnt_knows_how_many_of_the_step_run_still() -> None:
         return policy.model.estimate("1", "fast").sd
 
     assert learnt_beside(12) > learnt_beside(0)
+
+
+def slow_and_fast(load_s: float = 0.0) -> Predictive:
+    """Steps 1 and 2 take 10 s on `fast` and 40 s on `slow`; step 1 loads its scene before, where it is cold."""
+    policy = Predictive(weights=replace(FREE, idle_in_tail=True))
+    ask(policy, [group(1, ready=0), group(2, ready=0)], [node("a"), node("b", devices=(SLOW,))])
+    for step, model, seconds in 5 * [(1, "fast", 10.0), (2, "fast", 10.0), (2, "slow", 40.0)]:
+        for is_warm in (True, False):
+            load = load_s if step == 1 and not is_warm else 0.0
+            run = Run(step=str(step), model=model, node="", runtime_s=seconds + load, load_s=load)
+            policy.learn([replace(run, is_warm=is_warm)])
+    return policy
+
+
+def test_the_last_task_of_a_step_is_taken_to_run_no_longer_than_others_of_it() -> None:
+    # 10 s left there and 10 s for this one are less than 40 s here.
+    busy, slow = node("a", use(1, since=0.0)), node("b", devices=(SLOW,))
+    assert ask(slow_and_fast(), [group(2, ready=1)], [busy, slow], 0.5) == []
+
+
+def test_a_task_that_begins_later_than_it_was_given_has_its_scene_still_to_load() -> None:
+    policy, slow = slow_and_fast(load_s=30.0), node("b", devices=(SLOW,))
+    given = ask(policy, [group(1, ready=1)], [node("a")], 0.0)
+    assert [a.node_id for a in given] == ["a"]
+    # 40 s there and 10 s for this one are more than 40 s here.
+    busy = node("a", use(1, since=1.5))
+    assert len(ask(policy, [group(1, ready=0, running=1), group(2, ready=1)], [busy, slow], 2.0)) == 1

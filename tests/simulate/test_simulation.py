@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from farm.flow import match
-from farm.simulate.clock import Desk, Simulation
-from farm.simulate.desks import BoardDesk, PlanDesk, PullDesk, StaticDesk
+from farm.flow.predict import Run
+from farm.flow.predictive import Predictive
+from farm.model.ids import StepId
+from farm.model.machines import Use
+from farm.simulate.clock import Desk, SimRun, Simulation
+from farm.simulate.desks import Bare, BoardDesk, PlanDesk, PullDesk, StaticDesk, group_of, node_number
 from farm.simulate.metrics import Figures, figures
 from farm.simulate.world import Scenario, World
 
@@ -98,3 +102,81 @@ def test_measured_tables_take_the_place_of_drawn_speeds() -> None:
     ratio = world.seconds[:, 1] / world.seconds[:, 0]
     assert set(np.round(ratio[np.isfinite(ratio)], 6)) == {0.25}
     assert np.isinf(ratio).any()
+
+
+class SchedulerDesk(Bare):
+    """The predictive policy fed as the scheduler feeds it: all that waits and runs, read anew each time."""
+
+    def begin(self, simulation: Simulation) -> None:
+        super().begin(simulation)
+        self.policy = Predictive()
+        self.groups: dict[int, match.Group] = {}
+        self.taught: list[Run] = []
+        self.decided: list[tuple[float, list[tuple[int, int]]]] = []
+
+    def arrived(self, job: int, now: float) -> None:
+        self.groups[job] = group_of(self.world, job)
+
+    def ended(self, run: SimRun, now: float, *, is_complete: bool) -> None:
+        run_of = Run(
+            step=str(run.job),
+            model=self.world.models[run.model],
+            node=self.world.nodes[run.node].id,
+            runtime_s=now - run.begin,
+            load_s=run.load_s,
+            is_warm=run.is_warm,
+            is_censored=not is_complete,
+        )
+        self.taught.append(run_of)
+
+    def decide(self, now: float) -> Sequence[tuple[int, int]]:
+        self.policy.learn(self.taught)
+        self.taught.clear()
+        simulation = self.simulation
+        groups = []
+        for job, group in self.groups.items():
+            ready, running = int(simulation.waiting[job]), int(simulation.running[job])
+            if ready:
+                groups.append(replace(group, ready=ready, running=running, job_running=running))
+        views = []
+        for view, run in zip(self.world.nodes, simulation.runs, strict=True):
+            use = () if run is None else (Use(device_id="gpu", step_id=StepId(run.job), since=run.begin),)
+            views.append(replace(view, uses=use))
+        plan = self.policy.plan(groups, views, now=now, hour=12.0, limit=len(views))
+        chosen = [(node_number(a.node_id), int(a.step_id)) for a in plan for _ in range(a.count)]
+        self.decided.append((now, sorted(chosen)))
+        return chosen
+
+
+class WatchedDesk(BoardDesk):
+    """The simulation's own, with what it decides while every job that has come has tasks waiting."""
+
+    def begin(self, simulation: Simulation) -> None:
+        super().begin(simulation)
+        self.decided: list[tuple[float, list[tuple[int, int]]]] = []
+
+    def decide(self, now: float) -> Sequence[tuple[int, int]]:
+        simulation = self.simulation
+        came = [job for job, spec in enumerate(self.world.jobs) if spec.at <= now]
+        all_wait = all(simulation.waiting[job] > 0 for job in came)
+        chosen = super().decide(now)
+        if all_wait and len(self.decided) == self.asked:
+            self.decided.append((now, sorted(chosen)))
+        self.asked += 1
+        return chosen
+
+    asked = 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_simulation_decides_as_the_scheduler_does(seed: int) -> None:
+    # What runs has its due end in the tail; then the board hears less of a step with nothing left to start.
+    scenario = replace(SMALL, seed=seed, batch_jobs=8, frames=(25, 60), frame_s=20.0)
+    world = World(scenario)
+    world.jobs = [replace(job, at=5.0 * number) for number, job in enumerate(world.jobs)]
+    scheduler, watched = SchedulerDesk(), WatchedDesk(guards=False)
+    Simulation(world, scheduler).run()
+    Simulation(world, watched).run()
+    count = len(watched.decided)
+    assert count > 50
+    assert scheduler.decided[:count] == watched.decided
