@@ -238,6 +238,7 @@ class Waiting:
             self._probed_on.pop(row, None)
         else:
             self._probed_on.setdefault(row, set()).add(model)
+            self.has_order = False  # it may have stood with this task alone
         self.ready[row] -= 1
         self.total -= 1
         self.served[row] = now
@@ -378,22 +379,25 @@ class Waiting:
     def reorder(self, now: float, *, backlogs: float = 0.0) -> None:
         """Tier and rank of every group, as it is now: the smaller, the sooner.
 
-        backlogs: how many times `Weights.backlog_s` of work waits beyond the first. Where some does, what is
-        learnt soon helps all the tasks after it, so that probes lead.
+        How much work is left of a step of which nothing is known is a guess, which its first task settles:
+        until that runs it stands there with the one. backlogs: how many times `Weights.backlog_s` of work
+        waits beyond the first. Where some does, what is learnt soon helps all the tasks after it, so that
+        probes lead.
         """
         self.backlogs = backlogs
         n = len(self._groups)
         weights = self.weights
         if weights.order is Order.SUBMITTED:
-            base = self.submitted[:n]
+            base, then = self.submitted[:n], np.zeros(n, np.int64)
         else:
             waited = np.maximum(now - self.submitted[:n], 0.0)
-            base = self.best[:n] * self.left[:n] * np.exp2(-waited / weights.age_s)
+            tasks = np.where(self.is_known[:n] | (self.running[:n] > 0), self.left[:n], 1)
+            base, then = self.best[:n] * tasks * np.exp2(-waited / weights.age_s), self.left[:n]
         if backlogs > 0:
             is_probe = ~self.is_known[:n] & (self.running[:n] < weights.probe_tasks)
             base = np.where(is_probe, base - np.ptp(base) - 1.0, base)
         self.work[:n] = base
-        self.rank[np.argsort(base, kind="stable")] = np.arange(n)
+        self.rank[np.lexsort((then, base))] = np.arange(n)
         if self.takes_turns:
             self.tier[:n], self.bucket[:n] = 0, self.turn[:n]
         else:

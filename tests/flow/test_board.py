@@ -300,6 +300,16 @@ def test_an_unknown_step_is_probed_by_a_few_tasks_while_others_want_the_devices(
     assert len(where(alone.round(0.0, 99))[1]) == 20
 
 
+def test_of_an_unknown_step_the_first_task_leads_and_tells_how_much_is_left() -> None:
+    nodes, short, unknown = [node("a"), node("b"), node("c")], group(1, ready=50), group(2, ready=20)
+    made = board(nodes, [short, unknown], runs=known(1, 2))
+    assert where(made.round(0.0, 1)) == {2: ["a"]}
+    # Until it has told, the least work goes on, by what is thought of either.
+    assert where(made.round(0.5, 2)) == {1: ["b", "c"]}
+    as_they_came = board(nodes, [short, unknown], runs=known(1, 2), weights=Weights(order=Order.SUBMITTED))
+    assert where(as_they_came.round(0.0, 1)) == {1: ["a"]}
+
+
 def test_shares_decide_between_users_by_what_they_used() -> None:
     nodes = [node(f"f{at}") for at in range(12)]
     groups = [group(1, ready=99, user="anna"), group(2, ready=99, user="ben")]

@@ -141,10 +141,10 @@ def test_what_is_learnt_knows_how_many_of_the_step_run_still() -> None:
 
 
 def slow_and_fast(load_s: float = 0.0) -> Predictive:
-    """Steps 1 and 2 take 10 s on `fast` and 40 s on `slow`; step 1 loads its scene before, where it is cold."""
+    """Steps 1 and 2 take 10 s on `fast`, 40 s on `slow`; step 1 loads its scene before, where it is cold."""
     policy = Predictive(weights=replace(FREE, idle_in_tail=True))
     ask(policy, [group(1, ready=0), group(2, ready=0)], [node("a"), node("b", devices=(SLOW,))])
-    for step, model, seconds in 5 * [(1, "fast", 10.0), (2, "fast", 10.0), (2, "slow", 40.0)]:
+    for step, model, seconds in [(1, "fast", 10.0), (2, "fast", 10.0), (2, "slow", 40.0)] * 5:
         for is_warm in (True, False):
             load = load_s if step == 1 and not is_warm else 0.0
             run = Run(step=str(step), model=model, node="", runtime_s=seconds + load, load_s=load)

@@ -24,6 +24,15 @@ SMALL = Scenario(
 FAULTY = replace(
     SMALL, hung=0.02, timeout_s=900.0, slow_per_hour=0.5, mean_hours_to_failure=3.0, repair_s=300.0
 )
+FEW = Scenario(
+    farm={"T4": 2, "L4": 1, "A10": 2, "RTX 4090": 1, "A100": 1, "H100": 1},
+    batch_jobs=6,
+    frames=(25, 45),
+    job_sd=0.5,
+    load_s=(0.0, 0.0),
+    vram_gib=((4, 1.0),),
+    lemons=0.0,
+)
 DESKS: dict[str, Callable[[], Desk]] = {
     "static": StaticDesk,
     "fifo": lambda: PlanDesk(match.fifo),
@@ -87,6 +96,21 @@ def test_prediction_beats_a_queue_on_a_mixed_farm() -> None:
     assert ours.sd_s < 0.7 * fifo.sd_s
     assert ours.gpu_hours < 0.95 * fifo.gpu_hours
     assert ours.makespan_s < 1.1 * fifo.makespan_s
+
+
+def test_what_is_gained_hangs_little_on_how_long_frames_are() -> None:
+    def gained(frame_s: float) -> float:
+        """Of the spread, where jobs come one after the other and nothing is known of any."""
+        ratios = []
+        for seed in range(20, 26):
+            world = World(replace(FEW, seed=seed, frame_s=frame_s))
+            world.jobs = [replace(job, at=0.5 * frame_s * at) for at, job in enumerate(world.jobs)]
+            ours = figures(Simulation(world, BoardDesk(guards=False)).run())
+            ratios.append(ours.sd_s / figures(Simulation(world, PlanDesk(match.fifo)).run()).sd_s)
+        return 1 - float(np.mean(ratios))
+
+    # A task is taken for a minute's work before anything is known.
+    assert gained(3.0) > gained(60.0) - 0.25
 
 
 def test_hung_frames_are_overtaken_long_before_their_time_out() -> None:
