@@ -204,7 +204,7 @@ class StepSession:
         if step is None:
             raise ValueError(f"it has no step {work.step!r}")
         task = {
-            name: ParameterValue(type=ParameterValueType(kind), value=text)
+            name: ParameterValue(type=_read_as(ParameterValueType(kind)), value=text)
             for name, (kind, text) in work.task_parameters.items()
         }
         if self._session is None:
@@ -306,6 +306,12 @@ def _cancel(session: Session) -> None:
             session.cancel_action(time_limit=timedelta(seconds=GRACE_S))
         except RuntimeError:  # it has ended by itself meanwhile
             pass
+
+
+def _read_as(kind: ParameterValueType) -> ParameterValueType:
+    """A chunk is a range expression, as other runtimes of the format have it: with `list()`, `len()`. The
+    libraries leave it a text."""
+    return ParameterValueType.RANGE_EXPR if kind is ParameterValueType.CHUNK_INT else kind
 
 
 class _Run:

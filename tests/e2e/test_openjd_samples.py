@@ -7,171 +7,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.farm_under_test import FarmUnderTest, run
+from tests.e2e.farm_under_test import FarmUnderTest
 from tests.e2e.pictures import check_equal
+from tests.openjd_samples import ALL, DEADLINE, MANY, QUEUE, ROOT, SPEC, Sample, needs_samples
 from tests.waiting import wait_until
 
-SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "openjd-samples"
-DEADLINE = "deadline-cloud-samples/job_bundles"
-SPEC = "openjd-specifications/job_templates"
-
-pytestmark = [
-    pytest.mark.services,
-    pytest.mark.e2e,
-    pytest.mark.skipif(not SAMPLES.is_dir(), reason="the public samples are not here"),
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    path: str
-    parameters: dict[str, str] | None = None
-    """`{dir}` stands for a directory of the sample's own, `{scenes}` for that of the scenes."""
-    state: str = "done"
-    tasks: int = 1
-    says: tuple[str, ...] = ()
-    """In the log of the last attempt, or in the reason of a failed task."""
-    files: tuple[str, ...] = ()
-    """Below the directory of its own."""
-    pictures: tuple[tuple[str, str], ...] = ()
-    """(one of `files`, the same rendered by hand, below the directory of frames)"""
-    needs: tuple[str, ...] = ()
-    """Programs."""
-
-
-BLENDER = {"BlenderSceneFile": "{scenes}/small.blend", "OutputDir": "{dir}/out", "Frames": "1-2"}
-
-ALL = (
-    Sample(path=f"{SPEC}/stdout-messages.yaml", says=("Processing the things",)),
-    Sample(path=f"{SPEC}/path-mapping.yaml", says=("No path mapping rules",)),
-    Sample(
-        path=f"{SPEC}/ui-controls-showcase.yaml",
-        parameters={
-            "InputFilePicker": "{scenes}/small.blend",
-            "OutputFilePicker": "{dir}/out.txt",
-            "DirectoryPicker": "{dir}",
-        },
-        says=("WEDNESDAY",),
-    ),
-    Sample(
-        path=f"{SPEC}/ffmpeg.yaml",
-        parameters={"InputFile": "{frames}/f_%04d.png", "OutputDir": "{dir}", "EndFrame": "3"},
-        tasks=4,
-        files=("h264_hq_output.mp4", "webm_output.webm", "prores_0_output.mov", "prores_3_output.mov"),
-        needs=("ffmpeg",),
-    ),
-    # Its second step looks for `.PNG`, Blender writes `.png`.
-    Sample(
-        path=f"{SPEC}/blender-ffmpeg.yaml",
-        parameters={"BlenderFile": "{scenes}/small.blend", "OutputDir": "{dir}/out", "EndFrame": "1"},
-        state="failed",
-        tasks=2,
-        says=("render-%04d.PNG",),
-        files=("out/render-0001.png",),
-        pictures=(("out/render-0001.png", "hand_0001.png"),),
-        needs=("blender", "ffmpeg"),
-    ),
-    Sample(path=f"{DEADLINE}/simple_job", says=("Welcome to AWS Deadline Cloud!",)),
-    Sample(path=f"{DEADLINE}/cli_job", parameters={"DataDir": "{dir}"}, files=("computed_hashes.txt",)),
-    Sample(path=f"{DEADLINE}/job_env_vars", says=("STEP_VERBOSITY=HIGH", "JOB_PROJECT_ID=step-project-12")),
-    Sample(
-        path=f"{DEADLINE}/job_env_daemon_process",
-        parameters={"Frames": "1-4", "FailureRate": "0"},
-        tasks=4,
-        says=("SUCCESS",),
-        needs=("jq", "ps"),
-    ),
-    Sample(
-        path=f"{DEADLINE}/blender_render",
-        parameters=BLENDER,
-        tasks=2,
-        files=("out/output_0001.jpg", "out/output_0002.jpg"),
-        pictures=(("out/output_0001.jpg", "hand_0001.jpg"), ("out/output_0002.jpg", "hand_0002.jpg")),
-        needs=("blender",),
-    ),
-    Sample(
-        path=f"{DEADLINE}/task_chunking/blender_render_with_contiguous_chunks",
-        parameters=BLENDER,
-        files=("out/output_0001.jpg", "out/output_0002.jpg"),
-        pictures=(("out/output_0001.jpg", "hand_0001.jpg"), ("out/output_0002.jpg", "hand_0002.jpg")),
-        needs=("blender",),
-    ),
-    Sample(
-        path=f"{DEADLINE}/task_chunking/blender_render_with_non_contiguous_chunks",
-        parameters=BLENDER | {"Frames": "1,3"},
-        files=("out/output_0001.jpg", "out/output_0003.jpg"),
-        pictures=(("out/output_0001.jpg", "hand_0001.jpg"), ("out/output_0003.jpg", "hand_0003.jpg")),
-        needs=("blender",),
-    ),
-    Sample(
-        path=f"{DEADLINE}/povray-3.7",
-        parameters={
-            "InputScene": "{frames}/ball.pov",
-            "OutputFilename": "{dir}/ball",
-            "ImageWidth": "64",
-            "ImageHeight": "36",
-        },
-        files=("ball.png",),
-        pictures=(("ball.png", "hand.png"),),
-        needs=("povray",),
-    ),
-    Sample(
-        path=f"{DEADLINE}/ffmpeg_encode_video",
-        parameters={
-            "InputDir": "{frames}",
-            "InputFilePattern": "f_####.png",
-            "EndFrame": "3",
-            "OutputDir": "{dir}/out",
-        },
-        files=("out/output.mp4",),
-        needs=("ffmpeg",),
-    ),
-    Sample(path="openjd-opencue/hello_world.yaml", tasks=10, says=("hello world - frame 10",)),
-    Sample(path="openjd-rs/chunked_job.yaml", tasks=4),
-    Sample(path="openjd-rs/redacted_env.yaml", says=("SECRETVAR is ********",)),
-    Sample(path="openjd-rs/reverse_dependency_order.yaml", tasks=3, says=("Running StepC",)),
-    Sample(path="openjd-rs/wrap_simple_job.yaml", says=("TaskBody Ran",)),
-    Sample(path="openjd-rs/wrap_job_with_inner_env.yaml", says=("TaskBody Ran",)),
-    Sample(path="openjd-rs/all_types_template.yaml", says=("sum-ListIntParam=6", "ListListIntParam-0-1=2")),
-    Sample(
-        path="openjd-rs/let_bindings_template.yaml",
-        parameters={"BasePath": "/input/scene.exr", "InputFiles": '["/data/file1.exr", "/data/file2.exr"]'},
-        tasks=2,
-        says=("combined_value=",),
-    ),
-    Sample(path="openjd-rs/feature_bundle_1_bash.yaml", says=("Hello from Bash!",)),
-    Sample(path="openjd-rs/feature_bundle_1_notify_period.yaml", says=("Notify period works!",)),
-    Sample(path="openjd-rs/feature_bundle_1_timeout.yaml", says=("Running with timeout 5s",)),
-)
-
-
-@pytest.fixture(scope="module")
-def frames(tmp_path_factory: pytest.TempPathFactory, blender_scenes: Path) -> Path:
-    """Three small images, a POV-Ray scene, and what the samples render, rendered by hand."""
-    directory = tmp_path_factory.mktemp("frames")
-    (directory / "ball.pov").write_text(
-        "camera { location <0, 0, -4> look_at 0 } light_source { <2, 4, -3> rgb 1 }"
-        "sphere { 0, 1 pigment { rgb x } }"
-    )
-    for number in (1, 2, 3):
-        ppm = directory / f"f.{number}.ppm"
-        ppm.write_bytes(b"P6 64 36 255\n" + bytes([number * 60]) * (64 * 36 * 3))
-        subprocess.run(
-            ["ffmpeg", "-loglevel", "error", "-i", ppm, directory / f"f_{number:04d}.png"], check=True
-        )
-        ppm.unlink()
-    for kind in ("PNG", "JPEG"):
-        where = ("-o", directory / "hand_####", "-F", kind, "-f", "1..3")
-        run("blender", "-b", blender_scenes / "small.blend", *where)
-    if shutil.which("povray") is not None:
-        scene = (f"+I{directory}/ball.pov", f"+O{directory}/hand.png")
-        run("povray", *scene, "+W64", "+H36", "+Q9", "+A0.3", "-D")
-    return directory
+pytestmark = [pytest.mark.services, pytest.mark.e2e, needs_samples]
 
 
 def log_of(farm: FarmUnderTest, attempt_id: str) -> str:
@@ -186,39 +31,72 @@ def told(farm: FarmUnderTest, job_id: int) -> str:
 
 
 def test_public_samples_end_as_they_should(
-    facility: FarmUnderTest, blender_scenes: Path, frames: Path, tmp_path: Path
+    facility: FarmUnderTest, blender_scenes: Path, sample_pictures: Path, tmp_path: Path
 ) -> None:
     jobs: list[tuple[Sample, int, Path]] = []
     for number, sample in enumerate(ALL):
-        if not all(shutil.which(program) for program in sample.needs):
+        if sample.state == "" or not sample.is_possible:
             continue
         directory = tmp_path / str(number)
         directory.mkdir()
-        places = {"dir": directory, "scenes": blender_scenes, "frames": frames}
-        given = {name: value.format(**places) for name, value in (sample.parameters or {}).items()}
+        given = sample.given(dir=directory, scenes=blender_scenes, frames=sample_pictures)
         options = [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
-        retries = ("--retries", "0") if sample.state == "failed" else ()
-        jobs.append((sample, facility.submit(str(SAMPLES / sample.path), *options, *retries), directory))
-    problems = []
-    for sample, job_id, directory in jobs:
-        state = facility.wait_for_job(job_id, timeout_s=100)
-        counts = facility.job(job_id)["counts"]
-        text = told(facility, job_id)
-        missing = [word for word in sample.says if word not in text]
-        missing += [name for name in sample.files if not (directory / name).is_file()]
-        if state != sample.state or sum(counts.values()) != sample.tasks or missing:
-            problems.append(f"{sample.path}: {state}, {counts}, missing {missing}\n{text[-1500:]}")
+        options += [word for path in sample.environments for word in ("--env", str(ROOT / path))]
+        if sample.state == "failed":
+            options += ["--retries", "0", "--max-failed", "0"]
+        words = (str(ROOT / sample.path), *options)
+        if sample.state == "refused":
+            assert facility.try_farm("submit", *words).returncode == 2
         else:
-            for name, by_hand in sample.pictures:
-                check_equal(directory / name, frames / by_hand)
+            jobs.append((sample, facility.submit(*words), directory))
+    problems = [told for job in jobs if (told := _what_is_wrong(facility, *job, sample_pictures))]
     assert not problems, "\n\n".join(problems)
+
+
+def _what_is_wrong(farm: FarmUnderTest, sample: Sample, job_id: int, directory: Path, pictures: Path) -> str:
+    steps = {step["name"]: sum(step["counts"].values()) for step in farm.job(job_id)["job"]["steps"]}
+    if sample.state_on_farm == "waits":
+        state = "waits" if "attr." in (why := farm.farm("why", str(job_id))) or "CPU" in why else why
+        farm.farm("cancel", str(job_id))
+        text, missing = why, []
+    else:
+        state = farm.wait_for_job(job_id, timeout_s=150)
+        text = told(farm, job_id)
+        missing = [word for word in sample.told() if word not in text]
+        missing += [name for name in sample.files if not (directory / name).is_file()]
+    if state != sample.state_on_farm or steps != sample.steps or missing:
+        return f"{sample}: {state}, {steps}, missing {missing}\n{text[-1500:]}"
+    if state != "waits":
+        for name, by_hand in sample.pictures:
+            check_equal(directory / name, pictures / by_hand)
+    return ""
+
+
+def test_what_a_bundle_says_to_the_farm_counts(facility: FarmUnderTest, tmp_path: Path) -> None:
+    """Of its `parameter_values.yaml`: no failed task is allowed, and each is tried again twice."""
+    where = ("-p", "S3CopySource=s3://nowhere/scene", "-p", f"WorkspacePath={tmp_path}")
+    job_id = facility.submit(str(ROOT / DEADLINE / "copy_s3_prefix_to_job_attachments"), *where)
+    assert facility.wait_for_job(job_id) == "failed"
+    assert [attempt["state"] for attempt in facility.attempts(job_id)] == ["failed"] * 3
+    settings = facility.job(job_id)["job"]["settings"]
+    assert (settings["max_failed_tasks"], settings["max_retries"]) == (0, 2)
+
+
+def test_what_a_queue_environment_wants_to_know_is_asked_for_once(facility: FarmUnderTest) -> None:
+    """The template has a parameter of the same name; the job's value goes to both."""
+    bundle = str(ROOT / DEADLINE / "job_dev_progression" / "stage_1_self_contained_template")
+    around = ("--env", str(ROOT / QUEUE / "conda_queue_env_from_console.yaml"))
+    told = facility.farm("submit", "--pretend", bundle, *around, "-p", "CondaPackages=polars=1.0")
+    assert "InitializeWithBash" in told
+    wrong = facility.try_farm("submit", "--pretend", bundle, *around, "-p", "CondaPackage=polars")
+    assert (wrong.returncode, "CondaPackages" in wrong.stderr) == (2, True)
 
 
 def test_a_sample_that_needs_docker_fails_in_its_environment(facility: FarmUnderTest) -> None:
     docker = shutil.which("docker")
     if docker and subprocess.run([docker, "info"], capture_output=True, check=False).returncode == 0:
         pytest.skip("Docker works here")
-    job_id = facility.submit(str(SAMPLES / SPEC / "bash-in-docker.yaml"), "--retries", "0")
+    job_id = facility.submit(str(ROOT / SPEC / "bash-in-docker.yaml"), "--retries", "0")
     assert facility.wait_for_job(job_id) == "failed"
     tasks = facility.get(f"/jobs/{job_id}/tasks")["items"]
     assert [t["state"] for t in tasks] == ["failed"] * 3
@@ -226,7 +104,7 @@ def test_a_sample_that_needs_docker_fails_in_its_environment(facility: FarmUnder
 
 
 def test_a_sample_that_fits_no_node_waits_and_says_why(facility: FarmUnderTest) -> None:
-    job_id = facility.submit(str(SAMPLES / SPEC / "host-requirements.yaml"))
+    job_id = facility.submit(str(ROOT / SPEC / "host-requirements.yaml"))
     text = facility.farm("why", str(job_id))
     assert "attr.custom.host_config" in text
     facility.farm("cancel", str(job_id))
@@ -234,7 +112,7 @@ def test_a_sample_that_fits_no_node_waits_and_says_why(facility: FarmUnderTest) 
 
 
 def test_a_sample_of_many_steps_goes_on_where_it_can(facility: FarmUnderTest) -> None:
-    job_id = facility.submit(str(SAMPLES / "openjd-rs/job_with_test_steps.yaml"))
+    job_id = facility.submit(str(ROOT / "openjd-rs/job_with_test_steps.yaml"))
 
     def counts() -> dict[str, dict[str, int]]:
         steps = facility.job(job_id)["job"]["steps"]
@@ -254,13 +132,12 @@ def test_a_sample_of_many_steps_goes_on_where_it_can(facility: FarmUnderTest) ->
     assert facility.wait_for_job(job_id) == "cancelled"
     found = counts()
     assert found.pop("LongCommand") == found.pop(bad) == {"cancelled": 1}
-    assert found.pop("TaskParamStep") == {"done": 9}
-    assert found.pop("DependentParamStep") == {"done": 3}
-    assert set(map(str, found.values())) == {"{'done': 1}"}
+    assert found == {name: {"done": n} for name, n in MANY.items() if name in found}
+    assert len(found) == len(MANY) - 2
 
 
 def test_a_sample_that_sleeps_is_cancelled_at_once(facility: FarmUnderTest) -> None:
-    job_id = facility.submit(str(SAMPLES / "openjd-rs/job_interruptible_sleep.yaml"))
+    job_id = facility.submit(str(ROOT / "openjd-rs/job_interruptible_sleep.yaml"))
     wait_until(lambda: "READY_FOR_SIGNAL" in told(facility, job_id), "its sleep")
     facility.farm("cancel", str(job_id))
     assert facility.wait_for_job(job_id, timeout_s=15) == "cancelled"

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from farm.cli.bundle import read_template
-from farm.flow.template import check_environment_template, check_job_template, is_environment_template
 from tests.edges.cli_farm import Cli
+from tests.openjd_samples import ALL, AROUND, ROOT, Sample, needs_samples
 
-SAMPLES = Path(__file__).parents[3] / "shared" / "data" / "openjd-samples"
-CASES = sorted((SAMPLES / "conformance").glob("*.yaml"))
+CASES = sorted((ROOT / "conformance").glob("*.yaml"))
 FARM = (sys.executable, "-m", "farm.main")
 TEMPLATE: dict[str, Any] = {
     "specificationVersion": "jobtemplate-2023-09",
@@ -34,7 +32,6 @@ TEMPLATE: dict[str, Any] = {
         }
     ],
 }
-needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the public samples are not here")
 
 
 def farm(*words: str, status: int | None = 0) -> str:
@@ -136,12 +133,36 @@ def test_a_case_of_the_upstream_conformance_suite(case: Path, tmp_path: Path) ->
 
 
 @needs_samples
-def test_every_public_template_is_good() -> None:
-    def is_template(path: Path) -> bool:
-        return path.parent.name != "conformance" and "specificationVersion" in path.read_text()
+def test_the_table_has_every_sample_that_is_there() -> None:
+    found = {
+        str(path.relative_to(ROOT)) for path in ROOT.rglob("*.yaml") if path.parent.name != "conformance"
+    }
+    scenarios = {path for path in found if path.endswith("_scenario.yaml")}
+    others = {path for path in found if path.endswith("parameter_values.yaml")}
+    templates = {path.removesuffix("/template.yaml") for path in found - scenarios - others}
+    assert templates == {sample.path for sample in ALL} | set(AROUND)
+    assert set(AROUND) >= {path for sample in ALL for path in sample.environments}
+    assert scenarios == {sample.scenario for sample in ALL} - {""}
 
-    templates = [path for path in sorted(SAMPLES.rglob("*.yaml")) if is_template(path)]
-    assert len(templates) > 30
-    for path in templates:
-        template = read_template(path)
-        (check_environment_template if is_environment_template(template) else check_job_template)(template)
+
+@needs_samples
+@pytest.mark.parametrize("path", sorted({sample.path for sample in ALL} | set(AROUND)))
+def test_a_public_template_is_good(lonely_cli: Cli, path: str) -> None:
+    assert "passes validation checks" in lonely_cli.good("check", str(ROOT / path))
+
+
+@needs_samples
+@pytest.mark.parametrize("name", sorted({sample.scenario for sample in ALL} - {""}))
+def test_what_is_no_template_is_refused(lonely_cli: Cli, name: str) -> None:
+    assert "specificationVersion" in lonely_cli.bad("check", str(ROOT / name), status=1)
+
+
+@needs_samples
+@pytest.mark.parametrize("sample", [s for s in ALL if not s.environments], ids=lambda sample: sample.path)
+def test_a_public_sample_is_summed_up(lonely_cli: Cli, sample: Sample, tmp_path: Path) -> None:
+    """Without environments, whose parameters are not the template's."""
+    given = sample.given(dir=tmp_path, scenes=tmp_path, frames=tmp_path)
+    words = [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
+    told = json.loads(lonely_cli.good("summary", str(ROOT / sample.path), *words, "--output", "json"))
+    assert {step["name"]: step["total_tasks"] for step in told["steps"]} == {**sample.steps, **sample.chunks}
+    assert told["total_tasks"] == sum({**sample.steps, **sample.chunks}.values())
