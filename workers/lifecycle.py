@@ -69,9 +69,6 @@ from workers.instructions import (
 
 REMEMBERED = 10_000
 """Ids of forgotten attempts that are kept, so that a late double of their launch starts nothing."""
-BACKLOG_S = 2.0
-"""Launches that arrive within this time after a (re)connect, or after the node takes work again, may have
-waited in the broker."""
 HOST_IDLE_S = 300.0
 """A warm session host that had nothing to do for this long is let go."""
 HOST_START_S = 60.0
@@ -126,6 +123,7 @@ class Held:
     renewed_at: float = 0.0
     """When the last heartbeat that the farm answered with keep was sent; at first, when it was received."""
     needs_confirming: bool = False
+    """It does not begin before such an answer."""
     host_id: int | None = None
     tries: int = 0
     stopping: tuple[Outcome, str] | None = None
@@ -182,8 +180,6 @@ class Lifecycle:
     _next_heartbeat: float = 0.0
     _has_said_hello: bool = False
     _has_connected: bool = False
-    _backlog_until: float = float("-inf")
-    _last_seen: float | None = None
     _drain_at: float | None = None
 
     @property
@@ -252,10 +248,6 @@ class Lifecycle:
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take the event in; returns what to do, in order."""
         out: list[Instruction] = []
-        if self._last_seen is not None and now - self._last_seen > self.rules.heartbeat_s * 2:
-            # The machine slept, or this process was stopped: what arrives now may be old.
-            self._backlog_until = now + BACKLOG_S
-        self._last_seen = now
         match event:
             case Tick():
                 self._tick(now, out)
@@ -289,7 +281,6 @@ class Lifecycle:
                 self._devices_changed(slots, now, out)
             case BrokerConnected():
                 self._has_connected = True
-                self._backlog_until = now + BACKLOG_S
                 self._heartbeat(now, out)
             case Wedged(attempt_id=attempt_id, reason=reason):
                 self._now_wedged(attempt_id, reason, now, out)
@@ -305,7 +296,6 @@ class Lifecycle:
         script = launch.script
         stage = stage_of(script)
         fresh: list[tuple[AttemptId, Stage | None]] = []
-        needs_confirming = script.isolation is Isolation.EXCLUSIVE and now < self._backlog_until
         for order in launch.orders:
             known = self.held.get(order.attempt_id)
             if known is not None:
@@ -321,7 +311,9 @@ class Lifecycle:
                 script=script,
                 order=order,
                 renewed_at=now,
-                needs_confirming=needs_confirming,
+                # The farm's lease began when it was assigned. How long the launch was on its way nobody
+                # knows: what could be fenced too late begins with a lease that an answer has renewed.
+                needs_confirming=script.isolation is Isolation.EXCLUSIVE,
             )
             self.held[order.attempt_id] = held
             if self._is_closed:
@@ -641,14 +633,9 @@ class Lifecycle:
         else:
             out.append(Say(text="the farm takes this node again"))
         if was_closed and not self._is_closed:
-            self._open(now, out)
+            out.append(TakeWork(is_wanted=True))
         elif self._is_closed and not was_closed:
             out.append(TakeWork(is_wanted=False))
-
-    def _open(self, now: float, out: list[Instruction]) -> None:
-        """Take work again; launches that came meanwhile have waited in the broker."""
-        self._backlog_until = now + BACKLOG_S
-        out.append(TakeWork(is_wanted=True))
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
         if now >= self._next_heartbeat:
@@ -706,7 +693,7 @@ class Lifecycle:
             return
         out.append(Say(text="a process that could not be killed has gone"))
         if not self._is_closed:
-            self._open(now, out)
+            out.append(TakeWork(is_wanted=True))
         self._heartbeat(now, out)
 
     # --- drain ---
