@@ -60,9 +60,7 @@ class Node:
         self.unwritten: list[AttemptId] = []
         self.running: dict[int, str] = {}
         self.runs: Counter[str] = Counter()
-        self.done: list[instructions.Instruction] = self.core.handle(
-            events.BrokerConnected(), self.now
-        )
+        self.done: list[instructions.Instruction] = self.core.handle(events.BrokerConnected(), self.now)
         self.tell(events.Tick())
 
     def tell(self, event: events.Event, *, after_s: float = 0.0) -> list[instructions.Instruction]:
