@@ -25,8 +25,7 @@ PATIENCE_S = OUTAGE_S / 5
 """What waits for stalls, in the proportion of the default, 120 s, to the ten minutes."""
 TAKEOVER_S = 12.0
 """As docs/guarantees.md says."""
-RESTART_S = 20.0
-"""Half of it on a machine with nothing else to do. The lease, of 30 s, is what must not run out."""
+RESTART_S = 10.0
 SERVICE_BACK_S = 10.0
 AGENT_GONE_S = 35.0
 SLACK_S = 5.0
