@@ -156,7 +156,8 @@ class FarmUnderTest:
             self.start(f"scheduler{number}", "scheduler")
         for number in range(agents):
             self.start_agent(number, slots=slots)
-        wait_until(lambda: (self.folder / "server" / "client.json").exists(), "the server's token", timeout_s=60)
+        token = self.folder / "server" / "client.json"
+        wait_until(token.exists, "the server's token", timeout_s=60)
         wait_until(lambda: len(self.nodes_online()) == agents, "agents online", timeout_s=60)
 
     def start_agent(self, number: int, *, slots: int = 1) -> None:
