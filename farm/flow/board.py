@@ -233,7 +233,7 @@ class Board:
         if not force and now - self._priced_at < due_s:
             return False
         self._accounts.decay(now, self.weights.share_half_life_s)
-        self._catch_up()
+        self._catch_up(now)
         groups = self._groups
         rows = np.flatnonzero(groups.ready[: len(groups)] > 0)
         n = len(self._places.model_names)
@@ -261,14 +261,14 @@ class Board:
         self._is_stale = False
         self._places.refresh_factors()
         live = groups.rows()
-        self._rescore(live)
+        self._rescore(live, now)
         tasks = groups.ready[live].astype(float)
         if tasks.sum() > 0:
             known = np.isfinite(groups.mean_s[live])
             total = float(tasks[known].sum())
             if total > 0:
                 self._mean_task_s = float((groups.mean_s[live][known] * tasks[known]).sum()) / total
-        self._rescore(live)
+        self._rescore(live, now)
         groups.has_order = False
         return True
 
@@ -296,7 +296,7 @@ class Board:
         """Go on with what another scheduler has counted."""
         self._accounts.take_over(state)
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, now: float) -> None:
         """Score the groups of steps that have learnt; together is cheaper than apart."""
         if not self._learnt:
             return
@@ -304,7 +304,7 @@ class Board:
         rows = sorted(row for row in self._learnt if self._groups.is_there(row))
         self._learnt.clear()
         if rows:
-            self._rescore(np.array(rows))
+            self._rescore(np.array(rows), now)
 
     def _able(self, rows: Ints) -> Bools:
         """Which device models can ever take each group."""
@@ -312,7 +312,7 @@ class Board:
         found: Bools = able & (self._places.slots > 0)
         return found
 
-    def _rescore(self, rows: Ints) -> None:
+    def _rescore(self, rows: Ints, now: float) -> None:
         n = len(self._places.model_names)
         if n == 0 or not len(rows):
             return
@@ -340,7 +340,7 @@ class Board:
             are_few=groups.left[rows] <= self.weights.probe_tasks,
             is_patient=groups.served[rows] + self.weights.cap_patience_s > self._priced_at,
         )
-        groups.scored(rows, found.advantage, found.is_known)
+        groups.scored(rows, found.advantage, found.is_known, found.trial, now)
         groups.best[rows] = found.best
         groups.mean_s[rows] = found.mean_s
 
@@ -362,7 +362,7 @@ class Board:
         if self.waiting <= 0 or limit <= 0:
             return ()
         groups = self._groups
-        self._catch_up()
+        self._catch_up(now)
         groups.settle()
         if not groups.has_order or now - self._ordered_at > _ORDER_EVERY_S:
             groups.reorder(now, backlogs=self._backlogs())
@@ -428,23 +428,26 @@ class Board:
                 slot = (groups[row].step_id, place.node_id, place.device.id)
                 if self._explain and slot not in taken:
                     self._remember(at, row, window)
-                self._start(at, row, now)
+                if self._start(at, row, now):
+                    window.follow()
                 taken[slot] = taken.get(slot, 0) + 1
                 given += 1
             if given >= left or window.is_empty:
                 break
         return given
 
-    def _start(self, at: int, row: int, now: float) -> None:
+    def _start(self, at: int, row: int, now: float) -> bool:
+        """Start a task of the group there. Returns whether the next one gains less by such a device."""
         groups, places = self._groups, self._places
         place = places[at]
         room = places.rooms[place.node_id]
         room.take(groups[row].demand, (place.device,))
         self._started_on.add(place.node_id)
         places.set_busy(at, groups[row].step_id, row, now)
-        groups.started(row, place.model, now)
+        is_less = groups.started(row, place.model, now, float(places.until[at]))
         groups.charge(row, float(self._price[place.model]) * (float(places.until[at]) - now))
         places.note_free(at, room)
+        return is_less
 
     def _remember(self, at: int, row: int, window: Window) -> None:
         groups, places = self._groups, self._places
@@ -466,6 +469,7 @@ class Board:
             None if other is None else groups[other].step_id,
             None if other is None else float(groups.advantage[place.model, other]),
             self.period,
+            bool(groups.offered[place.model, row] > groups.advantage[place.model, row]),
         )
         if len(self._reasons) > DECISIONS_KEPT:
             del self._reasons[next(iter(self._reasons))]
@@ -491,6 +495,7 @@ class _Reason(NamedTuple):
     runner_up: StepId | None
     runner_up_advantage: float | None
     period: str
+    is_trial: bool
 
     def told(self) -> Decision:
         other = self.runner_up_advantage
@@ -506,6 +511,7 @@ class _Reason(NamedTuple):
             runner_up=self.runner_up,
             runner_up_advantage=None if other is None else _shown(math.exp(min(other, 0.0))),
             period=self.period,
+            is_trial=self.is_trial,
         )
 
 

@@ -22,13 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from farm.flow.rays import ray_factor
+from farm.flow.shares import SHARES, normal, share_weights
 from farm.model.machines import Device, DeviceKind
 from farm.model.work import Profile, Tag
 
 Floats = npt.NDArray[np.float64]
 
-SHARES: Final[Floats] = np.array([0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95])
-"""The compute shares a step may have, on a device that does 30 TFLOP/s and 600 GB/s."""
 _REFERENCE: Final = (30.0, 600.0)
 _CPU_REFERENCE: Final = (1.0, 40.0)
 """TFLOP/s and GB/s. Work for CPUs is made for CPUs: its usual time is theirs."""
@@ -49,7 +48,8 @@ _MISFIT_PRIOR_RUNS: Final = 10.0
 _MOST_MISFIT_RUNS: Final = 300.0
 _LEAST_MISFIT: Final = 1.0
 _MOST_MISFIT: Final = 6.0
-"""What a single run counts at most: a slow node is no misfit of the roofline."""
+_MOST_OF_ONE: Final = 20.0
+"""What a single run counts at most: a node that hangs is no misfit of the roofline."""
 _RATE_SD: Final[Mapping[str, float]] = {
     "measured": 0.08,
     "configured": 0.1,
@@ -154,20 +154,6 @@ def _are_alike(old: Rates, new: Rates) -> bool:
     return all(
         a == b or (a is not None and b is not None and abs(a - b) <= _ALIKE * max(a, b)) for a, b in pairs
     )
-
-
-def share_weights(profile: Profile) -> Floats:
-    """How likely each of SHARES is by a profile: about its share, the more so the surer it is."""
-    total = profile.compute_share + profile.bandwidth_share
-    if profile.tag is Tag.UNKNOWN or total <= 0:
-        return np.full(len(SHARES), 1 / len(SHARES))
-    # A tag names one of three classes; a probe measures the share itself.
-    is_measured = profile.source in ("probe", "history")
-    width, most = (0.1, 0.93) if is_measured else (0.18, 0.8)
-    near = np.exp(-0.5 * ((SHARES - profile.compute_share / total) / width) ** 2)
-    trust = 0.35 + (most - 0.35) * min(max(profile.confidence, 0.0), 1.0)
-    weights: Floats = trust * near / near.sum() + (1 - trust) / len(SHARES)
-    return weights
 
 
 @dataclass(slots=True, kw_only=True)
@@ -442,7 +428,7 @@ class RunTimeModel:
         factor, factor_variance = self._nodes.get(run.node, (0.0, _NODE_SD**2))
         noise = _NOISE_SD**2
         expected = self._base[row, :, column] + mean[:, 0] + mean[:, 1] + mean[:, at] + factor
-        weights = _normal(self._log_weights[row])
+        weights = normal(self._log_weights[row])
         seen = math.log(render_s)
         total = state_variance + factor_variance + noise
         middle = float(weights @ expected)
@@ -496,7 +482,7 @@ class RunTimeModel:
         self._load_all[2 * warm + 1] += 1
 
     def _learn_scale(self, row: int) -> None:
-        scale = float(_normal(self._log_weights[row]) @ self._mean[row, :, 0])
+        scale = float(normal(self._log_weights[row]) @ self._mean[row, :, 0])
         count, mean, squares = self._scale
         count += 1
         step = scale - mean
@@ -513,7 +499,7 @@ class RunTimeModel:
     def _learn_misfit(self, column: int, squared: float) -> None:
         """From a step's first run on a device model. squared: how far off, squared, less all other doubt."""
         count, found = self._misfit
-        found += min(max(squared / self._residual_variance[column], -_MOST_MISFIT), _MOST_MISFIT)
+        found += min(max(squared / self._residual_variance[column], -_MOST_OF_ONE), _MOST_OF_ONE)
         less = min(1.0, _MOST_MISFIT_RUNS / (count + 1))
         self._misfit = [(count + 1) * less, found * less]
 
@@ -595,7 +581,7 @@ class RunTimeModel:
         runs = self._runs[row]
         if not runs.any():
             return declared
-        weights = _normal(self._log_weights[row])
+        weights = normal(self._log_weights[row])
         share = float(weights @ SHARES)
         doubt = math.sqrt(float(weights @ (SHARES - share) ** 2))
         # 0.3 is the sd of all shares being alike likely: no knowledge.
@@ -636,6 +622,7 @@ class RunTimeModel:
             load_s=_rounded(self._load[row]),
             load_runs=_rounded(self._load_runs[row]),
             vram_peak_mib=int(self._vram[row]),
+            is_ray_traced=bool(self._is_ray_traced[row]),
             still_running=int(self._still_running[row]),
         )
 
@@ -728,12 +715,6 @@ class RunTimeModel:
             pads = [(0, more if axis in axes else 0) for axis in range(value.ndim)]
             setattr(self, name, np.pad(value, pads, constant_values=fill))
         self._width *= 2
-
-
-def _normal(log_weights: Floats) -> Floats:
-    weights: Floats = np.exp(log_weights - log_weights.max())
-    weights /= weights.sum()
-    return weights
 
 
 def _censored(least: float, middle: float, sd: float) -> tuple[float, float] | None:

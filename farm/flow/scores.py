@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from farm.flow.trials import trial_gains
 from farm.flow.weights import Weights
 
 Bools = npt.NDArray[np.bool_]
@@ -46,6 +47,8 @@ class Scores:
     """Of a task, over the farm."""
     is_known: Bools
     """Whether the step's run time is known well enough."""
+    trial: Floats
+    """What one task would gain in advantage for what it teaches; 0: nothing."""
 
 
 def scores(
@@ -87,11 +90,19 @@ def scores(
         # Of a few unknown tasks no gain can be predicted that would be worth waiting for.
         slow &= (is_patient & (is_known | ~are_few))[:, None]
     advantage[~able | slow] = -np.inf
+    trial = trial_gains(
+        np.where(advantage > -np.inf, median * price, np.inf),
+        load_s[:, None] * price,
+        sd,
+        np.where(is_known, ready, 0),
+        worth=weights.trial_worth,
+    )
     return Scores(
         advantage=advantage,
         best=np.where(np.isfinite(best), best, 0.0),
         mean_s=mean,
         is_known=is_known,
+        trial=trial,
     )
 
 

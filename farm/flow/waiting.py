@@ -16,6 +16,7 @@ from farm.flow.kinds import Kinds
 from farm.flow.match import Group, Room, scratch_gib
 from farm.flow.predict import RunTimes
 from farm.flow.tiers import Tier, Use
+from farm.flow.trials import Trials
 from farm.flow.weights import Order, PriorityMode, Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import limits_needed
@@ -92,7 +93,8 @@ class Waiting:
         self.advantage: Floats = np.full((4, size), NOTHING)
         """By device model and group."""
         self.offered: Floats = np.full((4, size), NOTHING)
-        """The same while one more task may start, shared counts apart."""
+        """The same while one more task may start, shared counts apart, and more where it would teach."""
+        self._trials = Trials()
         self.barred: list[Floats] = []
         """By kind and group: 0, or -inf when the kind refuses the group's demand for good."""
         self._probing: set[int] = set()
@@ -209,6 +211,7 @@ class Waiting:
         self._masked.discard(row)
         self._probing.discard(row)
         self._probed_on.pop(row, None)
+        self._trials.forget(row)
         self._groups[row] = None
         self.advantage[:, row] = self.offered[:, row] = NOTHING
         self.need[row] = 0
@@ -232,8 +235,11 @@ class Waiting:
 
     # --- tasks start, end and come back -----------------------------------------------------------
 
-    def started(self, row: int, model: int, now: float) -> None:
-        """One of its tasks, on a device of the model."""
+    def started(self, row: int, model: int, now: float, until: float) -> bool:
+        """One of its tasks, on a device of the model. until: when it will probably end.
+
+        Returns whether it went there to teach, so that the next one gains less by a device of the model.
+        """
         if self.is_known[row]:
             self._probed_on.pop(row, None)
         else:
@@ -244,7 +250,11 @@ class Waiting:
         self.served[row] = now
         self.copied(row)
         self.settle()
+        is_trial = self._trials.started(row, model, now, until)
+        if is_trial:
+            self._offer(row)
         self.reopen(row)
+        return is_trial
 
     def copied(self, row: int) -> None:
         """A second copy of a task that runs has started."""
@@ -295,7 +305,7 @@ class Waiting:
         if may == self.may[row] and not is_masked and row not in self._masked:
             return
         self.may[row] = may
-        self.offered[:, row] = self.advantage[:, row] if may else NOTHING
+        self._offer(row)
         if is_masked:
             self.offered[list(self._probed_on[row]), row] = NOTHING
             self._masked.add(row)
@@ -303,14 +313,26 @@ class Waiting:
             self._masked.discard(row)
         self.version += 1
 
-    def scored(self, rows: Ints, advantage: Floats, is_known: Bools) -> None:
-        """The groups have been scored anew: what each gains (rows) on each device model (columns)."""
+    def _offer(self, row: int) -> None:
+        """What one more of its tasks gains, if it may start."""
+        self.offered[:, row] = self.advantage[:, row] if self.may[row] else NOTHING
+        gains = self._trials.gains(row)
+        if gains is not None:
+            self.offered[: len(gains), row] += gains
+        self.version += 1
+
+    def scored(self, rows: Ints, advantage: Floats, is_known: Bools, trial: Floats, now: float) -> None:
+        """The groups have been scored anew: what each gains (rows) on each device model (columns), and by
+        teaching there."""
         columns = advantage.T
         n = len(columns)
         was_known = self.is_known[rows]
         self.is_known[rows] = is_known
         self.advantage[:n, rows] = columns
         self.offered[:n, rows] = np.where(self.may[rows], columns, NOTHING)
+        self._trials.scored(rows, trial, now)
+        for row in sorted(self._trials.groups().intersection(rows.tolist())):
+            self._offer(row)
         other = set(rows[was_known != is_known].tolist())
         # Whether these are held back, or masked, hangs on more than the score.
         for row in sorted(other | (self.held_back() | self._masked).intersection(rows.tolist())):

@@ -78,6 +78,11 @@ class Weights:
         "of a step that nothing is known of so many start before the first is done, more only on devices "
         "that would be idle else",
     )
+    trial_worth: float = _weight(
+        0.5,
+        "a task may go to a device model of which little is known, for what that teaches: so much of what "
+        "each task that is left may gain by it counts; 0: never",
+    )
     idle_in_tail: bool = _weight(
         True, "leave a slow device idle when better ones will have done all that waits before it would"
     )

@@ -32,6 +32,8 @@ class Decision:
     runner_up_advantage: float | None = None
     period: str = ""
     """Which table of weights held."""
+    is_trial: bool = False
+    """It went there for what it teaches, too: little was known of the step on this device model."""
 
     def text(self) -> str:
         """One line for people."""
@@ -43,4 +45,4 @@ class Decision:
         )
         if self.runner_up is not None and self.runner_up_advantage is not None:
             told += f"; next: step {self.runner_up} with {self.runner_up_advantage:.2f}"
-        return told
+        return f"{told}; to learn how long it takes there" if self.is_trial else told

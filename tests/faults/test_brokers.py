@@ -14,10 +14,9 @@ import pytest
 from kombu import Connection, Queue
 from kombu.message import Message
 
-from tests.e2e.farm_under_test import ON_A_NODE
 from tests.e2e.marked_jobs import MarkedJob
 from tests.e2e.services import PrivateRabbit
-from tests.faults.conftest import BreakableFarm
+from tests.faults.conftest import ON_A_NODE, BreakableFarm
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.services, pytest.mark.e2e]
@@ -197,6 +196,3 @@ def test_f14_a_cluster_loses_the_broker_that_holds_the_queues(
     time.sleep(5)  # longer than a lease
     first.start()
     job.check_done(most_starts=FRAMES + 2 * ON_A_NODE, timeout_s=180)
-    said = farm.log("agent1")
-    assert said.count("the broker refuses this node's queues") == 1, said
-    assert "Traceback" not in said, said

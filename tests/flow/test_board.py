@@ -310,6 +310,24 @@ def test_of_an_unknown_step_the_first_task_leads_and_tells_how_much_is_left() ->
     assert where(as_they_came.round(0.0, 1)) == {1: ["a"]}
 
 
+def test_a_task_goes_where_little_is_known_for_what_it_teaches_if_enough_are_left() -> None:
+    nodes = [node("f"), node("w1", WIDE), node("w2", WIDE)]
+    nodes[0] = replace(nodes[0], uses=(Use(device_id="gpu"),))
+    runs = known(1, 40) + known(2, 40) + known(2, 20, "wide")
+    groups = [group(1, ready=400, submitted_at=0.0), group(2, ready=400)]
+    weights = replace(EVERYTHING, order=Order.SUBMITTED, slow_penalty=0.0, window=0.99)
+    made = board(nodes, groups, runs=runs, weights=weights)
+    assert where(made.round(0.0, 9)) == {1: ["w1"], 2: ["w2"]}
+    decision = made.decision(StepId(1), NodeId("w1"), "gpu")
+    assert decision is not None
+    assert decision.is_trial
+    assert "to learn how long it takes there" in decision.text()
+    never = board(nodes, groups, runs=runs, weights=replace(weights, trial_worth=0.0))
+    assert where(never.round(0.0, 9)) == {2: ["w1", "w2"]}
+    few = [replace(groups[0], ready=2), groups[1]]
+    assert where(board(nodes, few, runs=runs, weights=weights).round(0.0, 9)) == {2: ["w1", "w2"]}
+
+
 def test_shares_decide_between_users_by_what_they_used() -> None:
     nodes = [node(f"f{at}") for at in range(12)]
     groups = [group(1, ready=99, user="anna"), group(2, ready=99, user="ben")]

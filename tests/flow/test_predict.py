@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from farm.flow.predict import Estimate, FarmState, Rates, Run, RunTimeModel, StepState, share_weights
+from farm.flow.predict import Estimate, FarmState, Rates, Run, RunTimeModel, StepState
+from farm.flow.shares import share_weights
 from farm.model.work import Profile, Tag
 
 COMPUTE = Profile(compute_share=0.85, bandwidth_share=0.15, confidence=1.0, source="user", tag=Tag.COMPUTE)
@@ -336,3 +337,26 @@ def test_a_farm_whose_steps_do_not_follow_the_roofline_expects_no_better_of_the_
     assert strays.estimate("next", "third").sd > 1.3 * fits.estimate("next", "third").sd
     again = RunTimeModel.restored(FarmState(**json.loads(json.dumps(asdict(strays.farm_state())))), {})
     assert again.misfit == pytest.approx(strays.misfit, rel=1e-4)
+
+
+def test_steps_far_off_the_roofline_outweigh_twice_as_many_that_follow_it() -> None:
+    made = model(known=FAST, other=FAST)
+    for number in range(60):
+        step = f"s{number}"
+        made.add_step(step, COMPUTE)
+        for _ in range(3):
+            made.observe(run(60, "known", step=step, node=f"n{number}"))
+        made.observe(run(180 if number % 3 == 0 else 60, "other", step=step, node=f"m{number}"))
+    assert made.misfit > 2
+
+
+def test_a_ray_tracers_step_stays_one_across_a_restart() -> None:
+    made = model()
+    made.add_step("s", replace(COMPUTE, is_ray_traced=True))
+    made.observe(run(60, step="s"))
+    steps, farm = made.take_changes()
+    assert farm is not None
+    back = RunTimeModel.restored(farm, steps)
+    for each in (made, back):
+        each.add_model("rtx", replace(FAST, ray_factor=1.3))
+    assert back.estimate("s", "rtx").median_s == pytest.approx(made.estimate("s", "rtx").median_s, rel=1e-3)
