@@ -154,6 +154,7 @@ def play(work: tuple[str, str, int]) -> tuple[str, str, int, Figures, float]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.matching", description=__doc__)
     parser.add_argument("--suites", default=",".join(SUITES), help="comma separated; default: all")
+    parser.add_argument("--policies", default=",".join(DESKS), help="comma separated; default: all")
     parser.add_argument("--seeds", default=f"{PUBLIC_SEEDS[0]}-{PUBLIC_SEEDS[-1]}", help="such as 0-9")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument(
@@ -166,6 +167,10 @@ def main(arguments: Sequence[str]) -> int:
     unknown = [name for name in chosen if name not in SUITES]
     if unknown:
         parser.error(f"no suite {unknown[0]!r}; there are: {', '.join(SUITES)}")
+    policies = options.policies.split(",")
+    unknown = [name for name in policies if name not in DESKS]
+    if unknown:
+        parser.error(f"no policy {unknown[0]!r}; there are: {', '.join(DESKS)}")
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     found: dict[tuple[str, str, int], Figures] = {}
@@ -180,7 +185,7 @@ def main(arguments: Sequence[str]) -> int:
         for suite in chosen
         if SUITES[suite].scenario is not None
         for desk in SUITES[suite].desks
-        if (suite, desk, seed) not in found
+        if desk in policies and (suite, desk, seed) not in found
     ]
     with multiprocessing.Pool(options.processes) as pool:
         for suite, desk, seed, told, cpu_s in pool.imap_unordered(play, work):
