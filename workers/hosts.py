@@ -1,6 +1,6 @@
 """A session host's process, as the agent's one selector loop sees it: lines out, lines in, death.
 
-`HostProcess` is one that this agent has started, `AdoptedHost` one that an earlier agent has left running
+`HostProcess` is one that this agent has started, `TakenOverHost` one that an earlier agent has left running
 and that `find_hosts` found by its socket.
 """
 
@@ -259,7 +259,7 @@ class Found:
     """What it said after that, as far as it has been read."""
 
 
-class AdoptedHost(SessionHost):
+class TakenOverHost(SessionHost):
     """A host that an earlier agent has started. Mostly not our child: how it ends is not told to us."""
 
     def __init__(

@@ -208,7 +208,7 @@ class Lifecycle:
         for attempt_id in forgotten:
             self._remember(attempt_id)
 
-    def adopt(self, *, script: StepScript, order: Order, until: float | None, now: float) -> int:
+    def take_over(self, *, script: StepScript, order: Order, until: float | None, now: float) -> int:
         """Take over an attempt that runs on a host which an earlier session has started; returns its id.
 
         until: what `fence_at` said to that host last.

@@ -56,7 +56,7 @@ from workers.environment import renderer_environment
 from workers.errands import Errands, remove_stage, tidy
 from workers.gauges import Gauges
 from workers.gpu.isolation import device_environment
-from workers.hosts import ADDRESS_SUFFIX, AdoptedHost, Found, HostProcess, SessionHost
+from workers.hosts import ADDRESS_SUFFIX, Found, HostProcess, SessionHost, TakenOverHost
 from workers.inbox import Inbox
 from workers.journal import Journal
 from workers.lifecycle import Lifecycle, Rules
@@ -131,8 +131,8 @@ class Supervisor:
         self._hosts: dict[int, SessionHost] = {}
         self._addresses: dict[int, Path] = {}
         self._found: list[Found] = []
-        """Hosts of an earlier agent that are to be adopted."""
-        self._adopted: set[AttemptId] = set()
+        """Hosts of an earlier agent that are to be taken over."""
+        self._taken_over: set[AttemptId] = set()
         self._host_started: dict[int, float | None] = {}
         self._attempt_on: dict[int, AttemptId] = {}
         self._devices_of: dict[AttemptId, tuple[str, ...]] = {}
@@ -209,7 +209,7 @@ class Supervisor:
     def _main(self) -> None:
         try:
             self._parts = parts = self._set_up()
-            self._adopt(parts)
+            self._take_over_hosts(parts)
             self._celery.start()
             if self._asks_again:
                 threading.Thread(target=self._ask_renderers, args=(parts,), daemon=True).start()
@@ -316,18 +316,18 @@ class Supervisor:
             self._capabilities = replace(self._capabilities, software=software)
         self.post(events.HelloAsked())
 
-    def _adopt(self, parts: _Parts) -> None:
+    def _take_over_hosts(self, parts: _Parts) -> None:
         """Go on with the renderers that an earlier agent has started."""
         for found in self._found:
             run = found.holds.run
             assert run is not None
-            host_id = parts.core.adopt(
+            host_id = parts.core.take_over(
                 script=run.script, order=run.order, until=found.holds.until, now=boottime()
             )
-            host = AdoptedHost(host_id, found, self._selector, self._host_says, self._host_ended)
+            host = TakenOverHost(host_id, found, self._selector, self._host_says, self._host_ended)
             self._take_on(host, found.address, found.started)
             self._give(host_id, run.order)
-            self._adopted.add(run.order.attempt_id)
+            self._taken_over.add(run.order.attempt_id)
             self._host_says(host, Started(attempt_id=run.order.attempt_id))
             host.listen()
         if self._found:
@@ -537,14 +537,14 @@ class Supervisor:
             case HostRendered(attempt_id=attempt_id):
                 unused_s = parts.telemetry.unused_s(attempt_id)
                 # What was used before this agent came is not known.
-                is_used = attempt_id in self._adopted or unused_s < self._settings.gpu_use_check_s
+                is_used = attempt_id in self._taken_over or unused_s < self._settings.gpu_use_check_s
                 refusal = "" if is_used else UNUSED_GPU.format(seconds=unused_s)
                 host.send(HostVerdict(attempt_id=attempt_id, refusal=refusal))
             case Finished():
                 self._attempt_on.pop(host.host_id, None)
                 self._devices_of.pop(message.attempt_id, None)
                 self._evidence.pop(message.attempt_id, None)
-                self._adopted.discard(message.attempt_id)
+                self._taken_over.discard(message.attempt_id)
                 usage, probe = parts.telemetry.end(message.attempt_id)
                 finished = message
                 if usage is not None or probe is not None:

@@ -23,9 +23,9 @@ HOSTS = "hosts"
 def take_over(hosts: Path, journal: Journal, spool: Spool, *, node_id: NodeId) -> list[Found]:
     """Find what an earlier agent left: hosts that still run, ends that it was not told, and the lost.
 
-    hosts: the directory in which session hosts listen. Returns the hosts that are to be adopted.
+    hosts: the directory in which session hosts listen. Returns the hosts that are to be taken over.
     """
-    adopted = []
+    ours = []
     hosts.mkdir(mode=0o700, exist_ok=True)
     found, mute = find_hosts(hosts)
     for pid in mute:
@@ -38,7 +38,7 @@ def take_over(hosts: Path, journal: Journal, spool: Spool, *, node_id: NodeId) -
     for host in found:
         run = host.holds.run
         if run is not None and run.order.attempt_id in live and _is_the_one(journal, run, host):
-            adopted.append(host)
+            ours.append(host)
             live.remove(run.order.attempt_id)
             continue
         if run is not None:
@@ -46,7 +46,7 @@ def take_over(hosts: Path, journal: Journal, spool: Spool, *, node_id: NodeId) -
         host.connection.close()
         host.address.unlink(missing_ok=True)
     _bury(journal, spool, live, node_id)
-    return adopted
+    return ours
 
 
 def _is_the_one(journal: Journal, run: HostRun, host: Found) -> bool:

@@ -1,7 +1,7 @@
 """A machine of the farm: its agent (the real parts of it), its session hosts and renderers, its power.
 
 An agent and what it started are apart: the renderers of a stopped or killed agent go on, until their time is
-over or the next agent adopts them. A machine that loses its power forgets the last lines of its journal.
+over or the next agent takes them over. A machine that loses its power forgets the last lines of its journal.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Agent:
         journal, spool = Journal(machine.folder / "journal"), Spool(machine.folder / "spool")
         journal.load()
         spool.load()
-        adopted = self._take_over(journal, spool)
+        found = self._take_over(journal, spool)
         self._publisher = SimPublisher(machine.broker, machine.link)
         self.sender = Sender(
             machine.node_id, self._session, lambda: self._publisher, waiting=spool.waiting.values()
@@ -182,13 +182,13 @@ class Agent:
         )
         self._journal, self._spool = journal, spool
         self.kernel.say(f"{machine.node_id}: agent starts, session {self._session[:8]}")
-        for host in adopted:
-            self._adopt(host)
+        for host in found:
+            self._go_on_with(host)
         self.kernel.at(0.0, self._tick)
         self.kernel.at(0.05, self._look_for_broker)
 
     def _take_over(self, journal: Journal, spool: Spool) -> list[Host]:
-        """As `workers.takeover`: returns the hosts to be adopted; what is lost is reported."""
+        """As `workers.takeover`: returns the hosts to go on with; what is lost is reported."""
         live = {a for a, e in journal.entries.items() if not e.has_ended and a not in spool.waiting}
         found = [host for host in self.machine.hosts if host.process.paused_until <= self.kernel.now]
         for host in set(self.machine.hosts) - set(found):
@@ -196,10 +196,10 @@ class Agent:
         ends = {end.attempt_id: end for host in found for end in host.ended if end.attempt_id in live}
         spool.add(ends.values())
         live -= ends.keys()
-        adopted = []
+        ours = []
         for host in found:
             if host.running is not None and host.running[1].attempt_id in live:
-                adopted.append(host)
+                ours.append(host)
                 live.remove(host.running[1].attempt_id)
             else:
                 host.die("nobody knows it")
@@ -208,16 +208,16 @@ class Agent:
         spool.add(Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in lost)
         ended = (a for a in spool.waiting if a not in journal.entries or not journal.entries[a].has_ended)
         journal.ended([*lost, *ended])
-        return adopted
+        return ours
 
-    def _adopt(self, host: Host) -> None:
+    def _go_on_with(self, host: Host) -> None:
         assert host.running is not None
         script, order = host.running
         until = host.until if math.isfinite(host.until) else None
-        host_id = self.core.adopt(script=script, order=order, until=until, now=self.machine.boottime())
+        host_id = self.core.take_over(script=script, order=order, until=until, now=self.machine.boottime())
         self.hosts[host_id] = host
         host.agent, host.host_id = self, host_id
-        self.kernel.say(f"{self.machine.node_id}: adopts {order.attempt_id[:8]}")
+        self.kernel.say(f"{self.machine.node_id}: takes over {order.attempt_id[:8]}")
         self._note(
             OnHost(attempt_id=order.attempt_id, pid=host.pid, started=0.0, boot_id=self.machine.boot_id)
         )

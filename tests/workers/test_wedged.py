@@ -13,7 +13,7 @@ from farm.wire.messages import Stop
 from tests.waiting import wait_until
 from tests.workers.agent_processes import Agents
 from tests.workers.fake_farm import FakeFarm
-from tests.workers.test_adoption import BEST, order
+from tests.workers.test_takeover import BEST, order
 from workers.processes import tagged
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
