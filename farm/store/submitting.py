@@ -55,16 +55,9 @@ def submit(
 
     Raises Rejected when the key was used for another request, NotFound for an unknown job in `depends_on`.
     """
-    if key is not None:
-        if db.dialect.name == "postgresql":  # a SQLite writer is alone; here two would both find nothing
-            db.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(key, 0))))
-        known = db.execute(sa.select(_KEY).where(_KEY.c.key == key)).mappings().first()
-        if known is not None:
-            if known["digest"] != digest:
-                raise Rejected(
-                    f"idempotency key {key!r} was used for another request (job {known['job_id']})"
-                )
-            return JobId(known["job_id"]), False
+    known = None if key is None else _job_of_key(db, key, digest)
+    if known is not None:
+        return known, False
     settings = submission.settings
     unmet = _unmet(db, settings.depends_on)
     if settings.frame_by_frame:
@@ -173,6 +166,18 @@ def append(
     events.happened(db, EventKind.JOB_CHANGED, text, actor=actor, job_id=job_id)
     advance_jobs(db, [job_id])
     return made
+
+
+def _job_of_key(db: sa.Connection, key: str, digest: str) -> JobId | None:
+    """The job that an earlier request with the key made. Raises Rejected when that was another request."""
+    if db.dialect.name == "postgresql":  # a SQLite writer is alone; here two would both find nothing
+        db.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(key, 0))))
+    row = db.execute(sa.select(_KEY).where(_KEY.c.key == key)).mappings().first()
+    if row is None:
+        return None
+    if row["digest"] != digest:
+        raise Rejected(f"idempotency key {key!r} was used for another request (job {row['job_id']})")
+    return JobId(row["job_id"])
 
 
 def _insert_step(db: sa.Connection, job_id: JobId, plan: StepPlan, state: TaskState, *, order: str) -> None:

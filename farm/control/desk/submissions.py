@@ -60,11 +60,7 @@ class SubmissionDesk:
         """
         submission = _with_user(submission, by)
         digest = _digest(submission)  # of what was asked for, before the farm adds its own
-        submission = self._surrounded(submission)
-        plan = self._plan(submission)
-        self._check_limits(plan)
-        check_hooks(submission.settings.hooks, self._settings.hooks)
-        plan, frame_needs = self._by_frame(submission, plan)
+        submission, plan, frame_needs = self._laid_out(submission)
         if key is not None:
             check_word("the idempotency key", key)
             key = f"{by.user}:{key}"  # one's keys are one's own: nobody can meet, or probe for, another's
@@ -84,11 +80,7 @@ class SubmissionDesk:
 
     def preview(self, submission: Submission, by: Caller) -> PlanView:
         """What `submit` would make of it. Raises as it does."""
-        submission = self._surrounded(_with_user(submission, by))
-        plan = self._plan(submission)
-        self._check_limits(plan)
-        check_hooks(submission.settings.hooks, self._settings.hooks)
-        plan, _ = self._by_frame(submission, plan)
+        submission, plan, _ = self._laid_out(_with_user(submission, by))
         with reading(self._engine) as db:
             for needed in submission.settings.depends_on:
                 jobs.read_job(db, needed)
@@ -152,6 +144,18 @@ class SubmissionDesk:
             )
         self._wake()
         return ChangedView(changed=made, job=self._views.of(after))
+
+    def _laid_out(self, submission: Submission) -> tuple[Submission, JobPlan, list[FrameNeed]]:
+        """With the farm's own environments around it; its plan, and which tasks wait for which frames.
+
+        Raises UserError, NotFound.
+        """
+        submission = self._surrounded(submission)
+        plan = self._plan(submission)
+        self._check_limits(plan)
+        check_hooks(submission.settings.hooks, self._settings.hooks)
+        plan, frame_needs = self._by_frame(submission, plan)
+        return submission, plan, frame_needs
 
     def _surrounded(self, submission: Submission) -> Submission:
         """With the farm's own environments around it."""
