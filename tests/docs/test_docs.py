@@ -41,6 +41,15 @@ def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def test_every_room_is_on_the_map() -> None:
+    told = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    rooms = [folder.parent for top in ("farm", "tests") for folder in (ROOT / top).glob("*/__init__.py")]
+
+    named = [f"{room.relative_to(ROOT)}/" for room in (*rooms, ROOT / "workers", ROOT / "plugins")]
+
+    assert [name for name in sorted(named) if f"`{name}`" not in told] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_of_the_project_that_is_named_exists(page: Path) -> None:
     named = re.findall(
