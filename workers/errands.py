@@ -14,7 +14,7 @@ from farm.model.paths import PathRule, map_path
 from farm.text import clean
 from farm.wire.messages import TidyJob
 from workers import staging
-from workers.instructions import Stage
+from workers.instructions import StagePlace
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,5 +52,5 @@ def tidy(message: TidyJob, rules: tuple[PathRule, ...]) -> None:
         staging.tidy_job(Path(map_path(directory, rules)), message.job_uid)
 
 
-def remove_stage(stage: Stage, attempt_id: AttemptId) -> None:
+def remove_stage(stage: StagePlace, attempt_id: AttemptId) -> None:
     staging.remove_stage(Path(stage.directory), stage.job_uid, attempt_id)

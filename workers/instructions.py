@@ -10,18 +10,18 @@ from farm.wire.messages import Finished, Order, Started, StepScript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class StagePlace:
     """Where an attempt's private directory is: below `directory`, by job and attempt."""
 
     directory: str
     job_uid: str
 
 
-def stage_of(script: StepScript) -> Stage | None:
+def stage_place(script: StepScript) -> StagePlace | None:
     """None for a step that writes where it likes."""
     if script.output is None or script.output.directory_parameter not in script.parameters:
         return None
-    return Stage(
+    return StagePlace(
         directory=script.parameters[script.output.directory_parameter][1],
         job_uid=script.job_uid,
     )
@@ -31,7 +31,7 @@ def stage_of(script: StepScript) -> Stage | None:
 class Record:
     """Write these into the journal, then say `Recorded`."""
 
-    attempts: tuple[tuple[AttemptId, Stage | None], ...]
+    attempts: tuple[tuple[AttemptId, StagePlace | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Resend:
 class Forget:
     """The farm has these ends: drop the reports, remove the private directories."""
 
-    attempts: tuple[tuple[AttemptId, Stage | None], ...]
+    attempts: tuple[tuple[AttemptId, StagePlace | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.model.ids import AttemptId
-from workers.instructions import Stage
+from workers.instructions import StagePlace
 from workers.lifecycle import REMEMBERED
 from workers.linefile import LineFile, line_of
 
@@ -31,7 +31,7 @@ _SLACK = 20_000
 class Entry:
     """One attempt as the journal knows it."""
 
-    stage: Stage | None = None
+    stage: StagePlace | None = None
     pid: int | None = None
     """Of its session host."""
     started: float | None = None
@@ -56,7 +56,7 @@ class Journal:
             self._take(record)
         self._compact()
 
-    def received(self, attempts: Iterable[tuple[AttemptId, Stage | None]]) -> None:
+    def received(self, attempts: Iterable[tuple[AttemptId, StagePlace | None]]) -> None:
         records: list[dict[str, Any]] = []
         for attempt_id, stage in attempts:
             record: dict[str, Any] = {"received": attempt_id}
@@ -89,7 +89,7 @@ class Journal:
             case {"received": str(attempt_id)}:
                 entry = self._entry(attempt_id)
                 if isinstance(record.get("directory"), str) and isinstance(record.get("job"), str):
-                    entry.stage = Stage(directory=record["directory"], job_uid=record["job"])
+                    entry.stage = StagePlace(directory=record["directory"], job_uid=record["job"])
             case {"host": str(attempt_id), "pid": int(pid)}:
                 entry = self._entry(attempt_id)
                 entry.pid = pid

@@ -61,10 +61,10 @@ from workers.instructions import (
     RunOnHost,
     Say,
     SendHeartbeat,
-    Stage,
+    StagePlace,
     StartHost,
     TakeWork,
-    stage_of,
+    stage_place,
 )
 
 REMEMBERED = 10_000
@@ -116,7 +116,7 @@ class Held:
 
     attempt_id: AttemptId
     phase: Phase
-    stage: Stage | None = None
+    stage: StagePlace | None = None
     script: StepScript | None = None
     """None once ended."""
     order: Order | None = None
@@ -200,7 +200,7 @@ class Lifecycle:
         return tuple(self._hosts)
 
     def restore(
-        self, *, ended: Iterable[tuple[AttemptId, Stage | None]], forgotten: Iterable[AttemptId]
+        self, *, ended: Iterable[tuple[AttemptId, StagePlace | None]], forgotten: Iterable[AttemptId]
     ) -> None:
         """Take over what the journal and the spool hold of earlier sessions."""
         for attempt_id, stage in ended:
@@ -221,7 +221,7 @@ class Lifecycle:
         held = Held(
             attempt_id=order.attempt_id,
             phase=Phase.STARTING,
-            stage=stage_of(script),
+            stage=stage_place(script),
             script=script,
             order=order,
             renewed_at=now if until is None else min(now, until - self.rules.fence_s),
@@ -294,8 +294,8 @@ class Lifecycle:
 
     def _launch(self, launch: Launch, now: float, out: list[Instruction]) -> None:
         script = launch.script
-        stage = stage_of(script)
-        fresh: list[tuple[AttemptId, Stage | None]] = []
+        stage = stage_place(script)
+        fresh: list[tuple[AttemptId, StagePlace | None]] = []
         for order in launch.orders:
             known = self.held.get(order.attempt_id)
             if known is not None:
@@ -537,7 +537,7 @@ class Lifecycle:
         self._fill(now, out)
 
     def _stored(self, attempt_ids: Iterable[AttemptId], out: list[Instruction]) -> None:
-        gone: list[tuple[AttemptId, Stage | None]] = []
+        gone: list[tuple[AttemptId, StagePlace | None]] = []
         for attempt_id in attempt_ids:
             held = self.held.get(attempt_id)
             if held is None or held.phase is not Phase.ENDED:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from farm.failpoints import reach
 from farm.model.ids import AttemptId
 from farm.wire.messages import Finished, Started
-from workers.instructions import Stage
+from workers.instructions import StagePlace
 from workers.journal import Journal
 from workers.spool import Spool
 
@@ -37,7 +37,7 @@ class OnHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    attempts: tuple[tuple[AttemptId, Stage | None], ...]
+    attempts: tuple[tuple[AttemptId, StagePlace | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -387,7 +387,7 @@ class Agent:
                     f"the simulation does not know {type(instruction).__name__}: teach it to node.py"
                 )
 
-    def _remove_stage(self, stage: instructions.Stage, attempt_id: AttemptId) -> None:
+    def _remove_stage(self, stage: instructions.StagePlace, attempt_id: AttemptId) -> None:
         if self.is_alive:
             with contextlib.suppress(OSError, FarmError):
                 staging.remove_stage(Path(stage.directory), stage.job_uid, attempt_id)

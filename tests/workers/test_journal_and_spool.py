@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from farm.model.ids import AttemptId
 from farm.model.states import Outcome
 from farm.wire.messages import Finished, Started
-from workers.instructions import Stage
+from workers.instructions import StagePlace
 from workers.journal import Journal
 from workers.lifecycle import REMEMBERED
 from workers.linefile import LineFile, line_of
@@ -22,7 +22,7 @@ from workers.scribe import Accepted, Received, Scribe
 from workers.spool import Spool
 
 A, B = AttemptId("a"), AttemptId("b")
-STAGE = Stage(directory="/out/ä b", job_uid="job")
+STAGE = StagePlace(directory="/out/ä b", job_uid="job")
 
 
 def end(attempt_id: AttemptId, reason: str = "") -> Finished:

@@ -135,7 +135,9 @@ def test_an_attempt_goes_from_launch_to_acceptance() -> None:
     node = Node()
     node.tell(launch("a"))
     assert node.of(instructions.Record) == [
-        instructions.Record(attempts=((AttemptId("a"), instructions.Stage(directory="/out", job_uid="job")),))
+        instructions.Record(
+            attempts=((AttemptId("a"), instructions.StagePlace(directory="/out", job_uid="job")),)
+        )
     ]
     node.start("a")
     assert instructions.Report(item=Started(attempt_id=AttemptId("a"))) in node.done
@@ -144,7 +146,9 @@ def test_an_attempt_goes_from_launch_to_acceptance() -> None:
     assert not node.of(instructions.Forget)
     node.tell(events.ReportsStored(attempt_ids=(AttemptId("a"),)))
     assert node.of(instructions.Forget) == [
-        instructions.Forget(attempts=((AttemptId("a"), instructions.Stage(directory="/out", job_uid="job")),))
+        instructions.Forget(
+            attempts=((AttemptId("a"), instructions.StagePlace(directory="/out", job_uid="job")),)
+        )
     ]
     assert not node.core.held
 

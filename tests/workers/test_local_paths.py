@@ -6,7 +6,7 @@ from farm.model.ids import AttemptId, JobId, TaskId
 from farm.model.paths import path_rules
 from farm.model.work import OutputSpec
 from farm.wire.messages import Launch, Order, StepScript
-from workers.instructions import stage_of
+from workers.instructions import stage_place
 from workers.local_paths import as_seen_here
 
 
@@ -38,7 +38,7 @@ def test_paths_of_a_launch_are_those_of_the_node() -> None:
     assert seen.script.parameters["Scene"] == ("PATH", "/mnt/projects/shot/a.blend")
     assert seen.script.parameters["Frames"] == ("STRING", "1-3")
     assert seen.orders[0].parameters["Texture"] == ("PATH", "/mnt/projects/tex/1.exr")
-    stage = stage_of(seen.script)
+    stage = stage_place(seen.script)
     assert stage is not None
     assert stage.directory == "/mnt/projects/shot/out"
     assert as_seen_here(launch, ()) is launch
