@@ -18,8 +18,8 @@ from workers import benchmark
 from workers.agent import start_agent
 from workers.capabilities import providers
 from workers.cpu_benchmark import cpu_model, measured, usable_cpus
-from workers.environment import renderer_environment
 from workers.gpu.isolation import device_environment
+from workers.renderer_environment import renderer_environment
 from workers.supervisor import HostCommand
 
 _LOG = logging.getLogger(__name__)

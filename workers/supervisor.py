@@ -52,7 +52,6 @@ from farm.wire.messages import (
 from workers import capabilities as machine
 from workers import events, instructions, renderers
 from workers.celery_worker import CeleryWorker
-from workers.environment import renderer_environment
 from workers.errands import Errands, remove_stage, tidy
 from workers.gauges import Gauges
 from workers.gpu.isolation import device_environment
@@ -62,6 +61,7 @@ from workers.journal import Journal
 from workers.lifecycle import Lifecycle, Rules
 from workers.local_paths import as_seen_here
 from workers.processes import boot_id, boottime, descendants, kill_tagged, start_time
+from workers.renderer_environment import renderer_environment
 from workers.scribe import Accepted, Note, OnHost, Received, Scribe
 from workers.sender import Sender
 from workers.spool import Spool

@@ -17,8 +17,8 @@ from farm.settings import Settings, load_settings
 from tests.waiting import wait_until
 from workers import capabilities, cpu_benchmark, processes, renderers
 from workers.benchmark import PLUGINS
-from workers.environment import renderer_environment
 from workers.gauges import Gauges
+from workers.renderer_environment import renderer_environment
 
 # --- CPU -------------------------------------------------------------------------------------------------
 
