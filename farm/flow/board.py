@@ -262,12 +262,7 @@ class Board:
         self._places.refresh_factors()
         live = groups.rows()
         self._rescore(live, now)
-        tasks = groups.ready[live].astype(float)
-        if tasks.sum() > 0:
-            known = np.isfinite(groups.mean_s[live])
-            total = float(tasks[known].sum())
-            if total > 0:
-                self._mean_task_s = float((groups.mean_s[live][known] * tasks[known]).sum()) / total
+        self._mean_task_s = self._mean_of(live)
         self._rescore(live, now)
         groups.has_order = False
         return True
@@ -305,6 +300,18 @@ class Board:
         self._learnt.clear()
         if rows:
             self._rescore(np.array(rows), now)
+
+    def _mean_of(self, rows: Ints) -> float:
+        """Seconds of a waiting task, over the farm: of those that something is known of, if there are any."""
+        groups = self._groups
+        there = np.isfinite(groups.mean_s[rows]) & (groups.ready[rows] > 0)
+        known = there & groups.is_known[rows]
+        rows = rows[known if known.any() else there]
+        return (
+            float(np.average(groups.mean_s[rows], weights=groups.ready[rows]))
+            if len(rows)
+            else self._mean_task_s
+        )
 
     def _able(self, rows: Ints) -> Bools:
         """Which device models can ever take each group."""

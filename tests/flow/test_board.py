@@ -328,6 +328,16 @@ def test_a_task_goes_where_little_is_known_for_what_it_teaches_if_enough_are_lef
     assert where(board(nodes, few, runs=runs, weights=weights).round(0.0, 9)) == {2: ["w1", "w2"]}
 
 
+def test_what_is_guessed_of_others_makes_no_task_short() -> None:
+    """A long task starts on no device that takes a multiple of its usual time, whatever waits beside it."""
+    slow = device("slow", 8.0, 90.0)
+    nodes, runs = [node("a"), node("b", slow)], known(1, 4) + known(1, 40, "slow")
+    alone = board(nodes, [group(1, ready=50)], runs=runs)
+    beside = board(nodes, [group(1, ready=50), group(2, ready=50)], runs=runs)
+    assert where(alone.round(0.0, 9)) == {1: ["a"]}
+    assert "b" not in where(beside.round(0.0, 9)).get(1, [])
+
+
 def test_shares_decide_between_users_by_what_they_used() -> None:
     nodes = [node(f"f{at}") for at in range(12)]
     groups = [group(1, ready=99, user="anna"), group(2, ready=99, user="ben")]
