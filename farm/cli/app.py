@@ -5,13 +5,14 @@ Only Typer is imported up here; each command imports what it needs when it runs:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command_name
 
 from farm.cli.commands.administration import add_administration
@@ -21,6 +22,7 @@ from farm.cli.commands.nodes import add_nodes
 from farm.cli.commands.options import Connect, examples
 from farm.cli.commands.programs import add_programs
 from farm.cli.commands.submission import add_openjd, add_submit
+from farm.text import clean
 
 if TYPE_CHECKING:
     from typer.models import CommandInfo
@@ -54,6 +56,7 @@ def build(programs: Programs, at_end: ExitStack, words: Sequence[str] = ()) -> t
     """
     app = typer.Typer(
         name="farm",
+        cls=_Commands,
         help="Ridgeline: render frames on many machines, each where it will finish soonest.",
         epilog=examples(
             "farm up                                   start a farm on this machine",
@@ -77,6 +80,29 @@ def build(programs: Programs, at_end: ExitStack, words: Sequence[str] = ()) -> t
     app.callback()(_no_command)
     _keep_only(app, words[:1])
     return app
+
+
+class _Commands(TyperGroup):
+    """Errors repeat what was typed, which may come from a file's name: never as it is."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _cleaned():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _cleaned():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _cleaned() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        message = getattr(error, "message", None)
+        if isinstance(message, str):
+            error.message = clean(message)  # type: ignore[attr-defined]
+        raise
 
 
 def _no_command() -> None:

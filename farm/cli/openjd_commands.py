@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from farm.cli.bundle import SUFFIXES, read_assets, read_bundle, read_template
+from farm.cli.show import shown
 from farm.errors import UserError
 from farm.flow.template import check_environment_template, check_job_template, is_environment_template
 from farm.text import clean
@@ -38,6 +39,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _hand_over(command: str, arguments: Sequence[str]) -> int:
     words = list(arguments)
+    for word in words:
+        name = word.partition("=")[0]
+        if name.startswith("--") and clean(name, one_line=True) != name:  # `openjd` would print it as it is
+            print(f"ERROR: there is no option {shown(name)}", file=sys.stderr)
+            return 2
     at = _template_at(words)
     with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
         if at is not None:
@@ -79,12 +85,14 @@ def _understood(command: str, words: list[str], at: int, path: Path, folder: Pat
         check_job_template(bundle.template)
         missing = [name for name in read_assets(path) if not Path(name).exists()]
         if missing:
-            print(f"note: asset_references names {missing[0]}, which is not here", file=sys.stderr)
+            print(f"note: asset_references names {shown(missing[0])}, which is not here", file=sys.stderr)
         values = folder / "values.json"
         values.write_text(json.dumps(bundle.parameters), encoding="utf-8")
         given = ["-p", f"file://{values}"] if command != "check" and bundle.parameters else []
         # The values of the bundle come first: those typed after them win.
         return [*words[:at], bundle.what, *given, *words[at + 1 :]]
+    if not path.exists():
+        raise UserError(f"{shown(str(path))} does not exist")
     if path.suffix.lower() in SUFFIXES and path.is_file():
         template = read_template(path)
         if is_environment_template(template):

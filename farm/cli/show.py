@@ -131,7 +131,7 @@ def facts(pairs: Iterable[tuple[str, Text | str]]) -> None:
     grid.add_column(overflow="fold")
     for name, value in pairs:
         if str(value):
-            grid.add_row(name, value)
+            grid.add_row(name, words(value) if isinstance(value, str) else value)
     put(grid)
 
 
