@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from farm.control import sharing
 from farm.flow import match
+from farm.flow.ahead import queue_ahead
 from farm.flow.keep import plan_around
 from farm.flow.match import Assignment, Group
 from farm.flow.predict import Run, RunTimeModel, UseState
@@ -121,7 +122,7 @@ class Matcher:
             return self._plan(db, groups, views, now=now, limit=limit, free=free)
 
         plan = plan_around(policy, groups, kept, limit=limit, free=free)
-        ahead = match.queue_ahead(groups, kept.views, plan, limit=limit, now=now)
+        ahead = queue_ahead(groups, kept.views, plan, limit=limit, now=now)
         self.is_ahead = bool(ahead) and _tasks_per_slot(kept.views, plan + ahead) >= _AHEAD
         return match.merged(plan + ahead)
 

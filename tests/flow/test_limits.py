@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.errors import UserError
+from farm.flow.ahead import queue_ahead
 from farm.flow.bundle_settings import read_bundle_settings, read_limit_needs
 from farm.flow.limits import Ledger, causes, counted, user_room
-from farm.flow.match import Assignment, Group, fifo, fits, plan, queue_ahead
+from farm.flow.match import Assignment, Group, fifo, fits, plan
 from farm.flow.predictive import Predictive
 from farm.flow.submit import plan_job
 from farm.flow.weights import Weights
