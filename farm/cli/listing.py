@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 from farm.cli import show
 from farm.cli.answers import read
 from farm.cli.show import Column, cell
-from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields
+from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields, stalled_fields
 from farm.errors import UserError
 from farm.flow.filters import Field, Kind, Table, chosen_fields, find_field, ordered, parse
 
@@ -134,6 +134,7 @@ def explain(of: str | None, *, is_json: bool) -> None:
         "tasks": TASK_FIELDS,
         "nodes": NODE_FIELDS,
         "events": event_fields(0.0),
+        "stalled": stalled_fields(0.0),
     }
     chosen = tables if of is None else {of: tables[of]}
     if is_json:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from farm.control.views import JobView
+from farm.control.views import JobView, StalledView
 from farm.errors import UserError
 from farm.flow.filters import Field, Kind, Table, table
 from farm.model.events import Event, EventKind
 from farm.model.frames import parse_frames
 from farm.model.machines import DeviceKind, Node
+from farm.model.stalls import StallKind
 from farm.model.states import ENDED_JOBS, JobState, NodeState, TaskState
 from farm.model.work import Tag, Task
 
@@ -279,6 +280,55 @@ def event_fields(now: float) -> Table[Event]:
                 help="since it happened",
             ),
             Field(name="text", kind=Kind.TEXT, of=lambda event: event.text, help="what it says"),
+        )
+    )
+
+
+def stalled_fields(now: float) -> Table[StalledView]:
+    """`now`: seconds since the epoch, on the clock that the attempts' times are of."""
+
+    def since(at: float | None) -> float | None:
+        return None if at is None else max(now - at, 0.0)
+
+    return table(
+        (
+            Field(
+                name="task", kind=Kind.NUMBER, of=lambda line: line.attempt.task_id, help="the task's number"
+            ),
+            Field(name="job", kind=Kind.NUMBER, of=lambda line: line.attempt.job_id, help="its job's number"),
+            Field(name="name", kind=Kind.TEXT, of=lambda line: line.job_name, help="what the job is called"),
+            Field(name="user", kind=Kind.TEXT, of=lambda line: line.user, help="whose it is"),
+            Field(name="step", kind=Kind.TEXT, of=lambda line: line.step, help="the step it belongs to"),
+            Field(
+                name="frame",
+                kind=Kind.FRAMES,
+                of=lambda line: label_frames(line.label),
+                help="the frames it renders: frame=1-20",
+            ),
+            Field(
+                name="kind",
+                kind=Kind.CHOICE,
+                choices=tuple(StallKind),
+                of=lambda line: line.stall.kind,
+                help="what it is taken for",
+            ),
+            Field(name="node", kind=Kind.TEXT, of=lambda line: line.attempt.node_id, help="where it runs"),
+            Field(
+                name="for",
+                kind=Kind.DURATION,
+                of=lambda line: since(line.stall.since),
+                help="since it is taken for that",
+            ),
+            Field(
+                name="time",
+                kind=Kind.DURATION,
+                of=lambda line: since(line.attempt.started_at),
+                help="how long it has run",
+            ),
+            Field(
+                name="done", kind=Kind.TEXT, of=lambda line: line.stall.action, help="what was done about it"
+            ),
+            Field(name="text", kind=Kind.TEXT, of=lambda line: line.stall.text, help="by which evidence"),
         )
     )
 

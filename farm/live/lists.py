@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields
+from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields, stalled_fields
 from farm.control.views import JobView, StalledView
 from farm.errors import UserError
 from farm.flow.filters import Table, ordered, parse
@@ -18,7 +18,13 @@ from farm.model.machines import Node
 from farm.model.states import JobState, NodeState
 
 T = TypeVar("T")
-_WHAT: Final = {Pane.JOBS: "jobs", Pane.NODES: "nodes", Pane.EVENTS: "events", Pane.TASKS: "tasks"}
+_WHAT: Final = {
+    Pane.JOBS: "jobs",
+    Pane.NODES: "nodes",
+    Pane.EVENTS: "events",
+    Pane.TASKS: "tasks",
+    Pane.STALLED: "stalled",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,7 @@ def lists(snapshot: Snapshot, view: View) -> Lists:
     events = chosen(Pane.EVENTS, snapshot.events, lambda: event_fields(now), lambda event: event)
     tasks = snapshot.tasks if snapshot.job_id == view.job_id else ()
     tasks = chosen(Pane.TASKS, tasks, lambda: TASK_FIELDS, lambda line: line.task)
+    stalled = chosen(Pane.STALLED, snapshot.stalled, lambda: stalled_fields(now), lambda line: line)
     log = snapshot.log.lines if snapshot.log is not None and snapshot.log.task_id == view.task_id else ()
     if log and not log[-1]:
         log = log[:-1]  # the line that has not begun yet
@@ -66,7 +73,7 @@ def lists(snapshot: Snapshot, view: View) -> Lists:
         nodes=nodes,
         events=events,
         tasks=tasks,
-        stalled=snapshot.stalled,
+        stalled=stalled,
         log=log,
         wrong=wrong,
         ids={
@@ -74,7 +81,7 @@ def lists(snapshot: Snapshot, view: View) -> Lists:
             Pane.NODES: [node.id for node in nodes],
             Pane.EVENTS: [str(event.id) for event in events],
             Pane.TASKS: [str(line.task.id) for line in tasks],
-            Pane.STALLED: [line.attempt.id for line in snapshot.stalled],
+            Pane.STALLED: [line.attempt.id for line in stalled],
             Pane.LOG: log,
         },
     )
@@ -84,8 +91,8 @@ def _chosen(
     things: Sequence[T], text: str, by: str, fields: Table[Any], of: Callable[[T], Any], what: str
 ) -> tuple[T, ...]:
     """Raises UserError for a filter that cannot be understood."""
-    # Values of a job's and an event's fields depend on the time, what a text means does not.
-    matches = parse(text, fields, what) if what in ("jobs", "events") else _parsed(text, what)
+    # Values of a node's and a task's fields do not depend on the time: what a text means is found once.
+    matches = _parsed(text, what) if what in ("nodes", "tasks") else parse(text, fields, what)
     kept = [thing for thing in things if matches(of(thing))]
     if by:
         place_of = {id(of(thing)): thing for thing in kept}

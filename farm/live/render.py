@@ -206,7 +206,7 @@ def _keys_of(view: View) -> str:
     if view.focus in OVERVIEW:
         return "q quit  Enter tasks  / filter  o order  p pause  c cancel  r again  ? help"
     if view.focus is Pane.STALLED:
-        return "q quit  Esc back  Enter output  t tasks  c cancel  ? help"
+        return "q quit  Esc back  Enter output  t tasks  / filter  o order  c cancel  ? help"
     return "q quit  Esc back  ? help"
 
 

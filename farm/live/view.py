@@ -28,9 +28,10 @@ SORTS: Final[Mapping[Pane, tuple[str, ...]]] = {
     Pane.JOBS: ("", "-progress", "left", "-failed", "name", "user", "-age"),
     Pane.NODES: ("", "-load", "-free", "-tflops", "-bandwidth", "-silent", "state"),
     Pane.TASKS: ("", "-time", "-failures", "state", "node"),
+    Pane.STALLED: ("", "-for", "-time", "job", "node", "kind"),
 }
 """Fields that the key `o` orders a pane by, one after the other; "": as the farm tells them."""
-FILTERED: Final = (Pane.JOBS, Pane.NODES, Pane.EVENTS, Pane.TASKS)
+FILTERED: Final = (Pane.JOBS, Pane.NODES, Pane.EVENTS, Pane.TASKS, Pane.STALLED)
 MOST_TYPED: Final = 500
 
 

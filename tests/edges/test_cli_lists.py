@@ -117,7 +117,7 @@ def test_the_fields_are_explained(lonely_cli: Cli) -> None:
     assert "state=failed and node~gpu" in out
     assert all(name in out for name in NODE_FIELDS)
     told = json.loads(lonely_cli.good("fields", "--json"))
-    assert set(told) == {"jobs", "tasks", "nodes", "events"}
+    assert set(told) == {"jobs", "tasks", "nodes", "events", "stalled"}
 
 
 def test_nothing_matches(cli: Cli, listed: FakeFarm) -> None:

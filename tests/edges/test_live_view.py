@@ -256,6 +256,21 @@ def test_what_is_stalled_leads_to_its_output() -> None:
     assert fetch(older).stalled == ()
 
 
+def test_what_is_stalled_is_filtered_and_ordered() -> None:
+    def shown(*pressed_keys: str) -> tuple[list[int], str]:
+        listed = lists(fetched(), after("s", *pressed_keys))
+        return [line.attempt.task_id for line in listed.stalled], listed.wrong.get(Pane.STALLED, "")
+
+    assert shown() == ([7002, 7001], "")
+    assert shown("/", *"kind=slow", "enter") == ([7001], "")
+    assert shown("/", *"job=7 and done~another", "enter") == ([7002], "")
+    assert shown("/", *"for>1m", "enter") == ([7002], "")
+    assert shown("/", *"kind=slow", "enter", "escape", "s") == ([7001], "")
+    assert shown("o")[0] == [7002, 7001]
+    told, wrong = shown("/", *"knd=slow", "enter")
+    assert (told, "kind" in wrong) == ([7002, 7001], True)
+
+
 def test_a_log_is_read_on_where_it_ended_and_anew_for_another_attempt() -> None:
     farm = FakeFarm()
     first = fetch(farm.get, Wants(task_id=7001)).log

@@ -258,8 +258,8 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm fields", "farm fields tasks"))
     def fields(
         of: Annotated[
-            Literal["jobs", "tasks", "nodes", "events"] | None,
-            typer.Argument(metavar="[LIST]", help="jobs, tasks, nodes or events; all when left out."),
+            Literal["jobs", "tasks", "nodes", "events", "stalled"] | None,
+            typer.Argument(metavar="[LIST]", help="jobs, tasks, nodes, events, stalled; all when left out."),
         ] = None,
         json: Json = False,
     ) -> None:
