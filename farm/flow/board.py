@@ -299,7 +299,12 @@ class Board:
         rows = sorted(row for row in self._learnt if self._groups.is_there(row))
         self._learnt.clear()
         if rows:
-            self._rescore(np.array(rows), now)
+            learnt, was_known = np.array(rows), self._groups.is_known[rows]
+            self._rescore(learnt, now)
+            if (self._groups.is_known[rows] & ~was_known).any():
+                # Until then others were a guess to them: what passes for long may be another now.
+                self._mean_task_s = self._mean_of(self._groups.rows())
+                self._rescore(learnt, now)
 
     def _mean_of(self, rows: Ints) -> float:
         """Seconds of a waiting task, over the farm: of those that something is known of, if there are any."""

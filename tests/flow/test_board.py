@@ -336,6 +336,12 @@ def test_what_is_guessed_of_others_makes_no_task_short() -> None:
     beside = board(nodes, [group(1, ready=50), group(2, ready=50)], runs=runs)
     assert where(alone.round(0.0, 9)) == {1: ["a"]}
     assert "b" not in where(beside.round(0.0, 9)).get(1, [])
+    # Nor until prices are set anew, where its first runs have only just told.
+    unknown = board(nodes, [group(1, ready=50), group(2, ready=50)])
+    for run in runs:
+        unknown.model.observe(run)  # type: ignore[attr-defined]
+    unknown.learned(StepId(1))
+    assert "b" not in where(unknown.round(0.0, 9)).get(1, [])
 
 
 def test_shares_decide_between_users_by_what_they_used() -> None:
