@@ -8,7 +8,7 @@ import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kombu import Connection, Consumer, Queue
@@ -148,12 +148,3 @@ class Intake:
 def _bytes(message: Message) -> bytes:
     body: Any = message.body
     return body if isinstance(body, bytes) else str(body).encode()
-
-
-@contextlib.contextmanager
-def open_intake(broker_url: str, queues: Sequence[Queue], *, prefetch: int) -> Iterator[Intake]:
-    intake = Intake(broker_url, queues, prefetch=prefetch)
-    try:
-        yield intake
-    finally:
-        intake.close()

@@ -26,7 +26,6 @@ UNKNOWN_SD: Final = 0.8
 COPY_GAIN: Final = 0.2
 COPY_GAIN_S: Final = 5.0
 _COPY_MARGIN: Final = 1.15
-MAX_COPIES: Final = 2
 
 
 class Verdict(StrEnum):

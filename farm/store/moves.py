@@ -9,10 +9,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from farm.model.ids import JobId, StepId
+from farm.model.ids import StepId
 from farm.model.states import TaskState, check_task_move
 from farm.store.bulk import add_many, update_many
-from farm.store.engine import among, among_ids, db_now
+from farm.store.engine import among, among_ids
 from farm.store.tables import JobRow, StepRow, TaskRow
 
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
@@ -88,9 +88,3 @@ def count(db: sa.Connection, tally: Mapping[tuple[StepId, TaskState, TaskState],
     add_many(
         db, _STEP, [{"id": s, **{f"n_{state}": deltas[s][state] for state in TaskState}} for s in changed]
     )
-
-
-def touch_jobs(db: sa.Connection, job_ids: Collection[JobId]) -> None:
-    """Say that these jobs changed, for those who watch."""
-    if job_ids:
-        db.execute(sa.update(_JOB).where(_JOB.c.id.in_(sorted(job_ids))).values(changed_at=db_now()))
