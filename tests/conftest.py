@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,3 +141,16 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     opened = open_engine(database_url)
     yield opened
     opened.dispose()
+
+
+@pytest.fixture(scope="session")
+def blender_scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the Blender scenes; its name has a blank and a letter beyond ASCII."""
+    if shutil.which("blender") is None:
+        missing("Blender", "it is not installed")
+    directory = tmp_path_factory.mktemp("schöne Szenen")
+    script = Path(__file__).parent / "plugins" / "scenes.py"
+    command = ["blender", "-b", "--factory-startup", "--python-exit-code", "3", "-P", str(script), "--"]
+    done = subprocess.run([*command, str(directory)], capture_output=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout.decode(errors="replace")
+    return directory

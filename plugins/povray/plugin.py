@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from plugins import templates
 from plugins.film import with_extras
 from plugins.output import Target, absolute, refuse_controls, target
 from plugins.povray.parser import PovrayParser
+from plugins.program import told_version
 
 _HERE = Path(__file__).parent
 _VERSION = re.compile(r"POV-Ray ([0-9]+(?:\.[0-9]+)+)")
@@ -147,22 +146,7 @@ def preview(made: Submission) -> Preview:
 
 def version() -> str | None:
     """None when there is no `povray`."""
-    program = shutil.which("povray")
-    if program is None:
-        return None
-    try:
-        done = subprocess.run(
-            [program, "--version"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=60,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = _VERSION.search(done.stdout.decode("utf-8", "replace"))
-    return match.group(1) if match is not None else None
+    return told_version(["povray", "--version"], _VERSION)
 
 
 def parser(frames: tuple[int, ...]) -> Parser:

@@ -21,7 +21,7 @@ from farm.store.tables import AttemptRow, TaskRow
 from farm.store.tasks import list_tasks
 from farm.wire.messages import Finished
 from tests import leasing
-from tests.contract.test_store import BLADE, _check_job, a_step, check_counts, run_all, submit
+from tests.contract.test_store import BLADE, a_step, check_counts, check_job, run_all, submit
 
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]
@@ -142,7 +142,7 @@ def play(engine: sa.Engine, seed: int) -> None:
     )
     check_counts(engine)
     for job_id in job_ids:
-        _check_job(engine, job_id)
+        check_job(engine, job_id)
     with reading(engine) as db:
         doubled = db.execute(
             sa.select(_ATTEMPT.c.task_id, _ATTEMPT.c.generation)

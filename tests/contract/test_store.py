@@ -927,7 +927,7 @@ def test_counts_hold_and_the_law_is_kept_whatever_happens(
             check_counts(engine)
         with writing(engine) as db:
             db.execute(sa.update(_TASK).values(not_before=0.0))
-        _check_job(engine, job_id)
+        check_job(engine, job_id)
 
 
 def _meddle(engine: sa.Engine, operation: str, some: list[AttemptId]) -> list[AttemptId]:
@@ -972,7 +972,7 @@ def _steer(engine: sa.Engine, job_id: JobId, operation: str, n: int, some: list[
             steering.retry(db, job_id, actor="anna", states=states)
 
 
-def _check_job(engine: sa.Engine, job_id: JobId) -> None:
+def check_job(engine: sa.Engine, job_id: JobId) -> None:
     with reading(engine) as db:
         job = jobs.read_job(db, job_id)
         accepted = db.scalar(

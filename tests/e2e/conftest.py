@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import missing
-from tests.e2e.farm_under_test import FarmUnderTest, run
+from tests.e2e.farm_under_test import FarmUnderTest
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
-
-SCENES = Path(__file__).parents[1] / "plugins" / "scenes.py"
-
-
-@pytest.fixture(scope="session")
-def blender_scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the Blender scenes; its name has a blank and a letter beyond ASCII."""
-    if shutil.which("blender") is None:
-        missing("Blender", "it is not installed")
-    directory = tmp_path_factory.mktemp("schöne Szenen")
-    run("blender", "-b", "--factory-startup", "--python-exit-code", "3", "-P", SCENES, "--", directory)
-    return directory
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,18 @@ from tests.waiting import wait_until
 from workers.cpu_benchmark import measured, usable_cpus
 
 ENDED = ("done", "failed", "cancelled")
+HURRY = {
+    "FARM_HEARTBEAT_S": "0.5",
+    "FARM_FENCE_S": "1.5",
+    "FARM_KILL_GRACE_S": "0.2",
+    "FARM_LEASE_S": "3",
+    "FARM_RELAUNCH_S": "1.5",
+    "FARM_LEADER_TTL_S": "2",
+    "FARM_DRAIN_GRACE_S": "1",
+}
+"""Settings with which what is lost is missed within seconds."""
+ON_A_NODE = 12
+"""What a node may hold at once: one that runs and a few that are queued ahead."""
 
 
 @functools.cache

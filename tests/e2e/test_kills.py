@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.farm_under_test import FarmUnderTest, processes_with
+from tests.e2e.farm_under_test import HURRY, ON_A_NODE, FarmUnderTest, processes_with
 from tests.e2e.marked_jobs import MarkedJob
 from tests.e2e.marked_renderer import whose
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
@@ -24,17 +24,6 @@ pytestmark = [pytest.mark.services, pytest.mark.e2e]
 
 AGENTS = 3
 FRAMES = 30
-HURRY = {
-    "FARM_HEARTBEAT_S": "0.5",
-    "FARM_FENCE_S": "1.5",
-    "FARM_KILL_GRACE_S": "0.2",
-    "FARM_LEASE_S": "3",
-    "FARM_RELAUNCH_S": "1.5",
-    "FARM_LEADER_TTL_S": "2",
-    "FARM_DRAIN_GRACE_S": "1",
-}
-ON_A_NODE = 12
-"""What a node may hold at once: one that runs and a few that are queued ahead."""
 
 
 @pytest.fixture(scope="module")

@@ -11,23 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import postgres, rabbit
-from tests.e2e.farm_under_test import FarmUnderTest
+from tests.e2e.farm_under_test import HURRY, FarmUnderTest
 from tests.e2e.marked_jobs import MarkedJob
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
 
 __all__ = ["postgres", "rabbit"]
-
-HURRY = {
-    "FARM_HEARTBEAT_S": "0.5",
-    "FARM_FENCE_S": "1.5",
-    "FARM_KILL_GRACE_S": "0.2",
-    "FARM_LEASE_S": "3",
-    "FARM_RELAUNCH_S": "1.5",
-    "FARM_LEADER_TTL_S": "2",
-    "FARM_DRAIN_GRACE_S": "1",
-}
-ON_A_NODE = 12
-"""What a node may hold at once: one that runs and a few that are queued ahead."""
 
 
 @dataclass

@@ -14,9 +14,10 @@ import pytest
 from kombu import Connection, Queue
 from kombu.message import Message
 
+from tests.e2e.farm_under_test import ON_A_NODE
 from tests.e2e.marked_jobs import MarkedJob
 from tests.e2e.services import PrivateRabbit
-from tests.faults.conftest import ON_A_NODE, BreakableFarm
+from tests.faults.conftest import BreakableFarm
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.services, pytest.mark.e2e]

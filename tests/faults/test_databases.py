@@ -10,9 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from tests.e2e import marked_renderer
+from tests.e2e.farm_under_test import ON_A_NODE
 from tests.e2e.marked_jobs import MarkedJob
 from tests.e2e.services import PrivatePostgres
-from tests.faults.conftest import ON_A_NODE, BreakableFarm
+from tests.faults.conftest import BreakableFarm
 from tests.waiting import wait_until
 from tests.workers.tcp_proxy import TcpProxy
 

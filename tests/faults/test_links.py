@@ -8,9 +8,10 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from tests.e2e.farm_under_test import HURRY, ON_A_NODE
 from tests.e2e.marked_jobs import MarkedJob
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
-from tests.faults.conftest import HURRY, ON_A_NODE, BreakableFarm
+from tests.faults.conftest import BreakableFarm
 from tests.waiting import wait_until
 from tests.workers.tcp_proxy import TcpProxy
 

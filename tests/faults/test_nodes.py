@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import missing
-from tests.e2e.farm_under_test import processes_with, run
+from tests.e2e.farm_under_test import ON_A_NODE, processes_with, run
 from tests.e2e.marked_jobs import MarkedJob
-from tests.faults.conftest import ON_A_NODE, BreakableFarm
+from tests.faults.conftest import BreakableFarm
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.services, pytest.mark.e2e]

@@ -17,10 +17,10 @@ import pytest
 from kombu import Connection
 
 from farm.wire import queues as names
-from tests.e2e.farm_under_test import processes_with
+from tests.e2e.farm_under_test import ON_A_NODE, processes_with
 from tests.e2e.marked_jobs import MarkedJob
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
-from tests.faults.conftest import ON_A_NODE, BreakableFarm
+from tests.faults.conftest import BreakableFarm
 from tests.waiting import wait_until
 from tests.workers.tcp_proxy import TcpProxy
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -41,13 +40,8 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("scenes")
-    script = Path(__file__).with_name("scenes.py")
-    command = ["blender", "-b", "--factory-startup", "--python-exit-code", "3", "-P", str(script), "--"]
-    done = subprocess.run([*command, str(directory)], capture_output=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout.decode(errors="replace")
-    return directory / "small.blend"
+def scene(blender_scenes: Path) -> Path:
+    return blender_scenes / "small.blend"
 
 
 @pytest.fixture(scope="module")

@@ -86,30 +86,10 @@ def picture_size(path: Path) -> tuple[int, int]:
     return buffer.spec().width, buffer.spec().height
 
 
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("schöne Szenen")
-    script = Path(__file__).with_name("scenes.py")
-    command = [
-        "blender",
-        "-b",
-        "--factory-startup",
-        "--python-exit-code",
-        "3",
-        "-P",
-        str(script),
-        "--",
-        str(directory),
-    ]
-    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout.decode(errors="replace")
-    return directory
-
-
 @needs_blender
-def test_negative_frames_are_rendered_and_named_right(scenes: Path, tmp_path: Path) -> None:
+def test_negative_frames_are_rendered_and_named_right(blender_scenes: Path, tmp_path: Path) -> None:
     options = SubmitOptions(cwd=tmp_path, frames=(-2, 3), chunk_size=2, output="ü {x}/a {b} ü_####.png")
-    run = run_first_task(BLENDER, BLENDER.submission(scenes / "small.blend", options), tmp_path)
+    run = run_first_task(BLENDER, BLENDER.submission(blender_scenes / "small.blend", options), tmp_path)
     assert run.status == 0, run.log
     assert run.files == ["a {b} ü_-0002.png", "a {b} ü_0003.png"]
     assert {picture_size(run.staging / name) for name in run.files} == {(64, 36)}
@@ -124,25 +104,25 @@ def test_negative_frames_are_rendered_and_named_right(scenes: Path, tmp_path: Pa
 @needs_blender
 @pytest.mark.parametrize("extension", [".exr", ".jpg"])
 def test_a_scene_set_to_a_film_writes_the_still_asked_for(
-    scenes: Path, tmp_path: Path, extension: str
+    blender_scenes: Path, tmp_path: Path, extension: str
 ) -> None:
     options = SubmitOptions(cwd=tmp_path, frames=(1,), output=f"x{extension}", arguments=("-t", "1"))
-    run = run_first_task(BLENDER, BLENDER.submission(scenes / "film.blend", options), tmp_path)
+    run = run_first_task(BLENDER, BLENDER.submission(blender_scenes / "film.blend", options), tmp_path)
     assert run.files == [f"x{extension}"], run.log
     assert picture_size(run.staging / run.files[0]) == (64, 36)
 
 
 @needs_blender
-def test_a_missing_texture_is_named_though_blender_is_silent(scenes: Path, tmp_path: Path) -> None:
-    made = BLENDER.submission(scenes / "no texture.blend", SubmitOptions(cwd=tmp_path))
+def test_a_missing_texture_is_named_though_blender_is_silent(blender_scenes: Path, tmp_path: Path) -> None:
+    made = BLENDER.submission(blender_scenes / "no texture.blend", SubmitOptions(cwd=tmp_path))
     run = run_first_task(BLENDER, made, tmp_path)
     assert run.status == 0, run.log
-    assert run.warnings == [f"missing image 'wood': {scenes}/textures/wood.png"]
+    assert run.warnings == [f"missing image 'wood': {blender_scenes}/textures/wood.png"]
 
 
 @needs_blender
-def test_a_scene_without_a_camera_fails_for_good(scenes: Path, tmp_path: Path) -> None:
-    made = BLENDER.submission(scenes / "no camera.blend", SubmitOptions(cwd=tmp_path))
+def test_a_scene_without_a_camera_fails_for_good(blender_scenes: Path, tmp_path: Path) -> None:
+    made = BLENDER.submission(blender_scenes / "no camera.blend", SubmitOptions(cwd=tmp_path))
     run = run_first_task(BLENDER, made, tmp_path)
     assert run.status != 0
     assert run.files == []
@@ -151,9 +131,9 @@ def test_a_scene_without_a_camera_fails_for_good(scenes: Path, tmp_path: Path) -
 
 
 @needs_blender
-def test_a_blender_that_cannot_denoise_says_what_to_do(scenes: Path, tmp_path: Path) -> None:
+def test_a_blender_that_cannot_denoise_says_what_to_do(blender_scenes: Path, tmp_path: Path) -> None:
     options = SubmitOptions(cwd=tmp_path, frames=(1,))
-    run = run_first_task(BLENDER, BLENDER.submission(scenes / "denoised.blend", options), tmp_path)
+    run = run_first_task(BLENDER, BLENDER.submission(blender_scenes / "denoised.blend", options), tmp_path)
     if run.status == 0:  # Debian's is built without
         assert len(run.files) == 1
         return
@@ -164,17 +144,19 @@ def test_a_blender_that_cannot_denoise_says_what_to_do(scenes: Path, tmp_path: P
 
 
 @needs_blender
-def test_an_unknown_scene_name_fails_instead_of_rendering_another(scenes: Path, tmp_path: Path) -> None:
+def test_an_unknown_scene_name_fails_instead_of_rendering_another(
+    blender_scenes: Path, tmp_path: Path
+) -> None:
     options = SubmitOptions(cwd=tmp_path, frames=(1,), arguments=("-S", "Nöbody"))
-    run = run_first_task(BLENDER, BLENDER.submission(scenes / "small.blend", options), tmp_path)
+    run = run_first_task(BLENDER, BLENDER.submission(blender_scenes / "small.blend", options), tmp_path)
     assert run.status != 0
     assert run.files == []
     assert "Nöbody" in first_fatal(run.readings).fatal
 
 
 @needs_blender
-def test_a_scene_that_is_cut_short_fails(scenes: Path, tmp_path: Path) -> None:
-    whole = (scenes / "small.blend").read_bytes()
+def test_a_scene_that_is_cut_short_fails(blender_scenes: Path, tmp_path: Path) -> None:
+    whole = (blender_scenes / "small.blend").read_bytes()
     (tmp_path / "cut.blend").write_bytes(whole[: len(whole) // 2])
     made = BLENDER.submission(Path("cut.blend"), SubmitOptions(cwd=tmp_path, frames=(1,)))
     run = run_first_task(BLENDER, made, tmp_path)
@@ -184,8 +166,8 @@ def test_a_scene_that_is_cut_short_fails(scenes: Path, tmp_path: Path) -> None:
 
 
 @needs_blender
-def test_a_gpu_that_is_not_there_fails_instead_of_falling_back(scenes: Path, tmp_path: Path) -> None:
-    made = BLENDER.submission(scenes / "small.blend", SubmitOptions(cwd=tmp_path, frames=(1,)))
+def test_a_gpu_that_is_not_there_fails_instead_of_falling_back(blender_scenes: Path, tmp_path: Path) -> None:
+    made = BLENDER.submission(blender_scenes / "small.blend", SubmitOptions(cwd=tmp_path, frames=(1,)))
     on_gpu = replace(made, parameters=made.parameters | {"Device": "GPU"})
     run = run_first_task(BLENDER, on_gpu, tmp_path)
     if run.status != 0:  # with a GPU it renders
@@ -195,9 +177,9 @@ def test_a_gpu_that_is_not_there_fails_instead_of_falling_back(scenes: Path, tmp
 
 @needs_blender
 def test_a_probe_renders_few_samples_at_full_resolution_and_keeps_nothing(
-    scenes: Path, tmp_path: Path
+    blender_scenes: Path, tmp_path: Path
 ) -> None:
-    made = BLENDER.submission(scenes / "small.blend", SubmitOptions(cwd=tmp_path, is_probed=True))
+    made = BLENDER.submission(blender_scenes / "small.blend", SubmitOptions(cwd=tmp_path, is_probed=True))
     probe = replace(made, template={**made.template, "steps": made.template["steps"][-1:]})
     run = run_first_task(BLENDER, probe, tmp_path)
     assert run.status == 0, run.log
@@ -218,7 +200,7 @@ def test_the_cpu_s_ray_rate_is_measured_with_cycles(monkeypatch: pytest.MonkeyPa
 
 
 @needs_blender
-def test_a_script_in_the_scene_that_is_not_trusted_does_not_run(scenes: Path, tmp_path: Path) -> None:
+def test_a_script_in_the_scene_that_is_not_trusted_does_not_run(blender_scenes: Path, tmp_path: Path) -> None:
     marker = tmp_path / "was here"
     path = tmp_path / "script.blend"
     make = tmp_path / "make.py"
@@ -231,7 +213,15 @@ def test_a_script_in_the_scene_that_is_not_trusted_does_not_run(scenes: Path, tm
         f"bpy.ops.wm.save_as_mainfile(filepath={str(path)!r})\n",
         encoding="utf-8",
     )
-    command = ["blender", "-b", str(scenes / "small.blend"), "--python-exit-code", "3", "-P", str(make)]
+    command = [
+        "blender",
+        "-b",
+        str(blender_scenes / "small.blend"),
+        "--python-exit-code",
+        "3",
+        "-P",
+        str(make),
+    ]
     subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=100, check=True)
     for trusts in (False, True):
         options = SubmitOptions(cwd=tmp_path, frames=(1,), settings=JobSettings(trust_scripts=trusts))

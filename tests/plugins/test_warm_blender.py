@@ -45,13 +45,8 @@ def is_equal(one: Path, other: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("schöne Szenen")
-    script = Path(__file__).with_name("scenes.py")
-    command = ["blender", "-b", "--factory-startup", "--python-exit-code", "3", "-P", str(script), "--"]
-    done = subprocess.run([*command, str(directory)], capture_output=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout.decode(errors="replace")
-    return directory / "small.blend"
+def scene(blender_scenes: Path) -> Path:
+    return blender_scenes / "small.blend"
 
 
 @pytest.fixture(scope="module")

@@ -145,7 +145,7 @@ class Result:
 
 
 @cache
-def _plan(frames: int, kind: str, max_retries: int) -> tuple[Submission, JobPlan]:
+def planned(frames: int, kind: str, max_retries: int) -> tuple[Submission, JobPlan]:
     """Planned once: what is tested is not the parser of templates."""
     directory = {"name": "OutputDir", "type": "PATH", "objectType": "DIRECTORY", "dataFlow": "OUT"}
 
@@ -346,7 +346,7 @@ class Farm:
         draw = self.kernel.draw
         kind = draw.choice(self.profile.kinds)
         frames = draw.randint(1, self.profile.frames)
-        submission, plan = _plan(frames, kind, 3)
+        submission, plan = planned(frames, kind, 3)
         uid = self.kernel.new_id()
         output = str(self.folder / f"out-{uid[:8]}")
         outputs = (output,) if plan.output_directories else ()
@@ -555,7 +555,7 @@ def _settings() -> Settings:
 
 
 @cache
-def _database() -> Database:
+def new_database() -> Database:
     return Database()
 
 
@@ -564,7 +564,7 @@ def run_seed(seed: int, *, profile: str = "", tracing: bool = False) -> Result:
     logging.disable(logging.NOTSET if tracing else logging.CRITICAL)
     base = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="farm-simulation-", dir=base) as folder:
-        farm = Farm(seed, _database(), Path(folder), profile=profile, tracing=tracing)
+        farm = Farm(seed, new_database(), Path(folder), profile=profile, tracing=tracing)
         try:
             result = farm.run()
         except Violation as violation:

@@ -30,7 +30,7 @@ from farm.store.engine import writing
 from farm.wire import queues as names
 from farm.wire.messages import Finished, Heartbeat, Launch, Reports, Started, dump, load
 from tests.simulation.database import Database
-from tests.simulation.farm import _database, _plan
+from tests.simulation.farm import new_database, planned
 from tests.simulation.kernel import Kernel, Violation
 from tests.simulation.mutants import MUTANTS, Cut, Mutant, planted
 from tests.simulation.truth import Truth
@@ -84,7 +84,7 @@ class Core(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 3))
     def begin(self, seed: int) -> None:
         self.kernel = Kernel(seed)
-        self.database: Database = _database()
+        self.database: Database = new_database()
         self.truth = Truth(self.kernel, self.database)
         self.database.begin_seed(self.kernel, self.truth.committed)
         self.broker = _Broker()
@@ -251,7 +251,7 @@ class Core(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(("staged", "two", "exclusive")), frames=st.integers(1, 3))
     def submit(self, kind: str, frames: int) -> None:
         if len(self.database.ask("SELECT id FROM job")) < 3:
-            submission, plan = _plan(frames, kind, 1)
+            submission, plan = planned(frames, kind, 1)
             with writing(self.database.engine) as db:
                 submitting.submit(db, submission, replace(plan, uid=self.kernel.new_id()), actor="anna")
 
@@ -260,7 +260,7 @@ class Core(RuleBasedStateMachine):
         """I9: a client that had no answer asks again: the same key is the same job."""
         if key not in self.promised and len(self.database.ask("SELECT id FROM job")) >= 3:
             return
-        submission, plan = _plan(1, "staged", 1)
+        submission, plan = planned(1, "staged", 1)
         digest = "another" if is_changed and key in self.promised else "d"
         with contextlib.suppress(FarmError), writing(self.database.engine) as db:
             plan = replace(plan, uid=self.kernel.new_id())

@@ -33,14 +33,14 @@ from workers.containment import Containment
 from workers.processes import kill_tagged
 
 
-def _available() -> list[Containment]:
+def available_containments() -> list[Containment]:
     best = containment.probe()
     if best is Containment.PID_NAMESPACE:
         return list(Containment)
     return [best, Containment.SUBREAPER] if best is not Containment.SUBREAPER else [best]
 
 
-@pytest.fixture(params=_available())
+@pytest.fixture(params=available_containments())
 def held(request: pytest.FixtureRequest) -> Containment:
     return Containment(request.param)
 

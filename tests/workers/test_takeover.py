@@ -18,14 +18,16 @@ from tests.workers.agent_processes import Agents
 from tests.workers.agents import MACHINE, settings_in
 from tests.workers.fake_farm import FakeFarm, new_ids
 from tests.workers.host_driver import make_run, renderer_template
-from tests.workers.test_session_host import _available
+from tests.workers.test_session_host import available_containments
 from workers.agent import start_agent
 from workers.containment import Containment, probe
 from workers.processes import boot_id, tagged
 
 services = pytest.mark.services
 BEST = probe()
-ALL = [pytest.param(held, marks=[] if held is BEST else pytest.mark.faults) for held in _available()]
+ALL = [
+    pytest.param(held, marks=[] if held is BEST else pytest.mark.faults) for held in available_containments()
+]
 SHORT = {"heartbeat_s": 0.2, "fence_s": 4.0, "kill_grace_s": 0.2, "lease_s": 5.0}
 """Seconds: nobody waits longer for the next agent, and a busy machine gets along with it."""
 
