@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.farm_under_test import FarmUnderTest
+from tests.e2e.farm_under_test import FarmUnderTest, run
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
 
 
