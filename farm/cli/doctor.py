@@ -211,7 +211,7 @@ def _how_to_install(packages: Mapping[str, str]) -> str:
     if packaged := sorted(filter(None, packages.values())):
         ways.append(f"apt install {' '.join(packaged)} (Debian)")
     if others := sorted(name for name, package in packages.items() if not package):
-        ways.append(f"{', '.join(others)} as their makers say, on the PATH of the agent")
+        ways.append(f"install {', '.join(others)} as their makers say, onto the agent's PATH")
     return f"to render with one: {'; '.join(ways)}; then restart the agent"
 
 

@@ -177,10 +177,10 @@ def test_clocks_are_compared_within_the_time_of_asking(
 @pytest.mark.parametrize(
     ("present", "told"),
     [
-        ((), "apt install blender ffmpeg inkscape povray synfig (Debian); arnold, "),
-        (("blender", "povray"), "apt install ffmpeg inkscape synfig (Debian); arnold, "),
-        (("blender", "povray", "ffmpeg", "inkscape", "synfig"), "to render with one: arnold, "),
-        (("arnold",), "synfig (Debian); houdini, "),
+        ((), "apt install blender ffmpeg inkscape povray synfig (Debian); install arnold, "),
+        (("blender", "povray"), "apt install ffmpeg inkscape synfig (Debian); install arnold, "),
+        (("blender", "povray", "ffmpeg", "inkscape", "synfig"), "to render with one: install arnold, "),
+        (("arnold",), "synfig (Debian); install houdini, "),
     ],
 )
 def test_each_absent_renderer_is_told_how_to_be_had(

@@ -197,3 +197,6 @@ def test_f14_a_cluster_loses_the_broker_that_holds_the_queues(
     time.sleep(5)  # longer than a lease
     first.start()
     job.check_done(most_starts=FRAMES + 2 * ON_A_NODE, timeout_s=180)
+    said = farm.log("agent1")
+    assert said.count("the broker refuses this node's queues") == 1, said
+    assert "Traceback" not in said, said

@@ -217,6 +217,17 @@ MUTANTS: tuple[Mutant, ...] = (
         profile="messages",
     ),
     Mutant(
+        name="an exclusive launch begins without the farm's word",
+        cuts=(
+            Cut(
+                f"{_LIFECYCLE}._launch",
+                "needs_confirming=script.isolation is Isolation.EXCLUSIVE,",
+                "needs_confirming=False,",
+            ),
+        ),
+        profile="exclusive",
+    ),
+    Mutant(
         name="a node takes more than its slots",
         cuts=(
             Cut(
