@@ -57,8 +57,14 @@ def _setting(name: str, value: Any) -> str:
         return f"a frame may take {duration(value)}" if value else "no time limit"
     if name == "pool":
         return f"pool {value}" if value else "any pool"
-    if name == "project" and not value:
-        return "no project"
+    if name in ("project", "limits", "hooks") and not value:
+        return f"no {name}"
+    if name == "limits":
+        return "each frame takes " + ", ".join(f"{amount} {limit}" for limit, amount in value.items())
+    if name == "hooks":
+        return f"hooks {', '.join(value)}"
+    if name == "preempts":
+        return "stops others' frames" if value else "stops nobody's frames"
     if name == "on_stall":
         return f"a stalled frame: {value}"
     if name == "replace_existing":

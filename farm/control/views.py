@@ -401,6 +401,13 @@ class JobChange:
     project: str | None = None
     """Whose share of the farm it uses from now on; "" means of no project."""
     on_stall: StallPolicy | None = None
+    limits: dict[str, int] | None = None
+    """What each of its tasks takes of the farm's limits, beyond what its template says: {"arnold": 1}. What
+    runs counts as if it had always taken so much."""
+    hooks: tuple[str, ...] | None = None
+    """The hooks that are called from now on."""
+    preempts: bool | None = None
+    """Whether tasks of a lower priority may be stopped for its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +14,8 @@ from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import Hold, Limit, LimitScope, limits_needed
 from farm.model.machines import Demand
 from farm.model.states import ENDED_JOBS
-from farm.store.rows import LIVE, known
+from farm.model.work import Step
+from farm.store.rows import LIVE, known, to_json
 from farm.store.tables import AttemptRow, JobRow, LimitRow, StepLimitRow, StepRow
 
 _LIMIT = LimitRow.__table__  # type: ignore[attr-defined]
@@ -77,6 +79,14 @@ def needed_by(db: sa.Connection, step_id: StepId, demand: Demand) -> None:
     if needs:
         rows = [{"step_id": step_id, "name": name, "amount": amount} for name, amount in needs]
         db.execute(sa.insert(_NEEDS), rows)
+
+
+def need_otherwise(db: sa.Connection, step: Step, amounts: tuple[tuple[str, float], ...]) -> None:
+    """Let each task of the step take so much from now on, those that run now too."""
+    demand = replace(step.demand, amounts=amounts)
+    db.execute(sa.update(_STEP).where(_STEP.c.id == step.id).values(demand=to_json(demand)))
+    db.execute(sa.delete(_NEEDS).where(_NEEDS.c.step_id == step.id))
+    needed_by(db, step.id, demand)
 
 
 def ledger(db: sa.Connection) -> Ledger:

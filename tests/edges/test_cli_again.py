@@ -81,6 +81,22 @@ def test_project_and_stall_policy_are_changed(cli: Cli, farm: FakeFarm) -> None:
     assert "changed: no project, a stalled frame: kill" in told
 
 
+def test_limits_hooks_and_preemption_are_changed(cli: Cli, farm: FakeFarm) -> None:
+    farm.answer("GET", "/jobs/12", a_view())
+    farm.answer("PATCH", "/jobs/12", a_view())
+    told = cli.good("change", "12", "--limit", "arnold=2", "--limit", "nuke", "--hook", "chat", "--preempt")
+    assert farm.last("PATCH", "/jobs/12").body == {
+        "limits": {"arnold": 2, "nuke": 1},
+        "hooks": ["chat"],
+        "preempts": True,
+    }
+    assert "each frame takes 2 arnold, 1 nuke, hooks chat, stops others' frames" in told
+    told = cli.good("change", "12", "--limit", "", "--hook", "", "--no-preempt")
+    assert farm.last("PATCH", "/jobs/12").body == {"limits": {}, "hooks": [], "preempts": False}
+    assert "changed: no limits, no hooks, stops nobody's frames" in told
+    assert "a whole number, not x" in cli.bad("change", "12", "--limit", "arnold=x")
+
+
 def test_settings_are_changed_by_one_request_a_job(cli: Cli, farm: FakeFarm) -> None:
     farm.answer("GET", "/jobs/12", a_view())
     farm.answer("PATCH", "/jobs/12", a_view())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
@@ -89,6 +90,36 @@ def test_why_names_limits_and_the_user_s_own(api: Api) -> None:
     his = api.submit(api.bert)
     told = [line["text"] for line in api.bert.get(f"{V1}/jobs/{his}/why").json()["lines"]]
     assert any("bert has as many tasks running as one user may" in text for text in told)
+
+
+def test_a_job_takes_of_other_limits_from_now_on(api: Api, engine: sa.Engine) -> None:
+    api.admin.put(f"{V1}/limits/arnold", json={"amount": 0})
+    job_id = api.submit(api.anna, settings={"limits": {"arnold": 1}})
+
+    def change(limits: dict[str, int], *, by: httpx.Client = api.anna) -> httpx.Response:
+        return by.patch(f"{V1}/jobs/{job_id}", json={"limits": limits})
+
+    def waits() -> list[str]:
+        told = [line["text"] for line in api.anna.get(f"{V1}/jobs/{job_id}/why").json()["lines"]]
+        return [text.split(":")[0] for text in told if text.startswith("limit")]
+
+    def needs() -> list[tuple[str, int]]:
+        with engine.connect() as db:
+            return [tuple(row) for row in db.execute(sa.text("SELECT name, amount FROM step_limit"))]
+
+    assert (waits(), needs()) == (["limit arnold"], [("arnold", 1)])
+    assert change({"arnlod": 2}).status_code == 400
+    assert change({"arnold": 0}).status_code == 400
+    assert change({"arnold": 2}, by=api.bert).status_code == 403
+    assert (waits(), needs()) == (["limit arnold"], [("arnold", 1)])
+    told = change({"arnold": 2}).json()["job"]
+    assert told["settings"]["limits"] == {"arnold": 2}
+    assert needs() == [("arnold", 2)]
+    assert change({}).status_code == 200
+    assert (waits(), needs()) == ([], [])
+    events = api.anna.get(f"{V1}/events", params={"job_id": job_id}).json()["items"]
+    told = [event["text"] for event in events if event["kind"] == "job-changed"]
+    assert told == ["limits arnold=2", "no limits"]
 
 
 def test_limits_on_the_command_line(cli: Cli, farm: FakeFarm) -> None:

@@ -16,6 +16,7 @@ from farm.cli.commands.options import (
     OfStep,
     OrderOption,
     Silent,
+    completing,
     examples,
     finish,
 )
@@ -89,6 +90,26 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
             typer.Option(help="What to do about a frame that hangs or crawls."),
         ] = None,
         order: OrderOption = None,
+        limit: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--limit",
+                metavar="NAME[=N]",
+                help="Each frame takes 1 (or N) of this limit, of no others; '' of none. Repeatable.",
+            ),
+        ] = None,
+        hook: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="NAME",
+                help="Call this hook of the farm, and no others; '' none. Repeatable.",
+                autocompletion=completing("hooks"),
+            ),
+        ] = None,
+        preempt: Annotated[
+            bool | None,
+            typer.Option("--preempt/--no-preempt", help="Stop others' frames for it, or not."),
+        ] = None,
         overwrite: Annotated[
             bool | None,
             typer.Option("--overwrite/--keep-files", help="Move files in the way aside, or refuse."),
@@ -99,6 +120,7 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
         """Change settings of jobs; what runs goes on as it is."""
         from farm.cli import changes
         from farm.cli.submit import seconds
+        from farm.flow.bundle_settings import read_limit_needs
 
         body = {
             "name": name,
@@ -113,6 +135,9 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
             "replace_existing": overwrite,
             "project": project,
             "on_stall": on_stall,
+            "limits": None if limit is None else read_limit_needs(filter(None, limit), what="--limit"),
+            "hooks": None if hook is None else list(filter(None, hook)),
+            "preempts": preempt,
         }
         changes.settings(connect(), jobs, body, is_quiet=quiet, is_json=json)
 

@@ -39,7 +39,7 @@ class Desk:
         views = JobViews(engine, settings)
         self.access = AccessDesk(engine)
         self.submissions = SubmissionDesk(engine, settings, spaces, views, wake=self._wake)
-        self.jobs = JobDesk(engine, spaces, views, wake=self._wake)
+        self.jobs = JobDesk(engine, settings, spaces, views, wake=self._wake)
         self.tasks = TaskDesk(engine, spaces)
         self.why = WhyDesk(engine, settings)
         self.limits = LimitDesk(engine, wake=self._wake)

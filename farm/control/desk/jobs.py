@@ -12,6 +12,7 @@ from farm.control.desk import matching
 from farm.control.desk.callers import Caller, audit_row, check_word, own_job
 from farm.control.desk.choice import frame_indexes, ids_of, shown_choice
 from farm.control.desk.job_views import JobViews
+from farm.control.desk.limits import check_limits
 from farm.control.spaces import Spaces
 from farm.control.views import (
     ChangedView,
@@ -24,25 +25,38 @@ from farm.control.views import (
     next_after,
 )
 from farm.errors import UserError
+from farm.flow.hooks import check_hooks
 from farm.flow.order import parse_order
+from farm.flow.submit import plan_job
 from farm.model.attempts import JobUsage
 from farm.model.ids import JobId
 from farm.model.stalls import MoveCosts
 from farm.model.states import JobState, TaskState
-from farm.store import attempts, jobs, rows, stalling, steering
+from farm.model.work import Job
+from farm.settings import Settings
+from farm.store import attempts, jobs, limits, rows, stalling, steering
 from farm.store.engine import reading, writing
 
 _LONGEST_TIMEOUT_S: Final = 365 * 86400.0
 _RETRIED: Final = frozenset({TaskState.FAILED, TaskState.CANCELLED, TaskState.DONE, TaskState.HELD})
+
+_LISTS: Final = frozenset({"limits", "hooks"})
 
 
 class JobDesk:
     """Thread-safe."""
 
     def __init__(
-        self, engine: sa.Engine, spaces: Spaces, views: JobViews, *, wake: Callable[[], None]
+        self,
+        engine: sa.Engine,
+        settings: Settings,
+        spaces: Spaces,
+        views: JobViews,
+        *,
+        wake: Callable[[], None],
     ) -> None:
         self._engine = engine
+        self._settings = settings
         self._spaces = spaces
         self._views = views
         self._wake = wake
@@ -83,17 +97,29 @@ class JobDesk:
     def change_job(self, job_id: JobId, change: JobChange, by: Caller) -> JobView:
         """Raises NotFound, Forbidden, UserError."""
         values = _changes(change)
+        check_hooks(change.hooks or (), self._settings.hooks)
         with writing(self._engine) as db:
             job = own_job(db, job_id, by)
             before = {"name": job.name, **{n: getattr(job.settings, n) for n in values if n != "name"}}
             values = {name: value for name, value in values.items() if before[name] != value}
             if values:
+                if "limits" in values:
+                    self._take_of_limits(db, job, values["limits"])
                 steering.change(db, job_id, values, actor=by.user, text=_told(values))
                 job = jobs.read_job(db, job_id)
             before = {name: before[name] for name in values}
             audit_row(db, by, f"job {job_id}", before=before, after=values)
         self._wake()
         return self._views.of(job)
+
+    def _take_of_limits(self, db: sa.Connection, job: Job, taken: dict[str, int]) -> None:
+        """Raises UserError."""
+        submission, _ = jobs.read_source(db, job.id)
+        plan = plan_job(replace(submission, settings=replace(job.settings, limits=taken)), uid=job.uid)
+        check_limits(db, plan, self._settings)
+        amounts = {step.name: step.demand.amounts for step in plan.steps}
+        for step in job.steps:
+            limits.need_otherwise(db, step, amounts[step.name])
 
     def cancel(self, job_id: JobId, choice: TaskChoice, by: Caller) -> ChangedView:
         """Raises NotFound, Forbidden, UserError."""
@@ -185,6 +211,9 @@ def _changes(change: JobChange) -> dict[str, Any]:
         "max_failed_tasks",
         "tag",
         "replace_existing",
+        "limits",
+        "hooks",
+        "preempts",
     ):
         if getattr(change, name) is not None:
             values[name] = getattr(change, name)
@@ -200,6 +229,8 @@ def _told(values: dict[str, Any]) -> str:
     for name, value in values.items():
         if name == "is_paused":
             told.append("paused" if value else "resumed")
+        elif name in _LISTS:
+            told.append(f"{name} {_listed(value)}" if value else f"no {name}")
         elif value is None:
             told.append(
                 {"max_running": "no running limit", "timeout_s": "no time limit"}.get(name, "any pool")
@@ -207,3 +238,9 @@ def _told(values: dict[str, Any]) -> str:
         else:
             told.append(f"{name.replace('_', ' ')} {value}")
     return ", ".join(told)
+
+
+def _listed(value: dict[str, int] | tuple[str, ...]) -> str:
+    """ "arnold=2, houdini=1" """
+    words = [f"{name}={amount}" for name, amount in value.items()] if isinstance(value, dict) else value
+    return ", ".join(words)

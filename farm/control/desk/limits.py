@@ -9,10 +9,21 @@ import sqlalchemy as sa
 from farm.control.desk.callers import Caller, audit_row, check_admin
 from farm.control.views import LimitHolder, LimitRequest, LimitView, Page
 from farm.errors import Rejected, UserError
-from farm.flow.limits import Ledger
-from farm.model.limits import MAX_LIMIT, Limit, check_limit_name
+from farm.flow.limits import Ledger, unknown_limits
+from farm.flow.submit import JobPlan
+from farm.model.limits import MAX_LIMIT, Limit, check_limit_name, limits_needed
+from farm.settings import Settings
 from farm.store import limits
 from farm.store.engine import reading, writing
+
+
+def check_limits(db: sa.Connection, plan: JobPlan, settings: Settings) -> None:
+    """A misspelt limit must not silently hold nobody up. Raises UserError."""
+    amounts = [step.demand.amounts for step in plan.steps if step.demand.amounts]
+    if any(map(limits_needed, amounts)):
+        known = settings.declared_limits | limits.read(db)
+        for unknown in unknown_limits(amounts, known):
+            raise UserError(limits.no_limit(unknown, known))
 
 
 class LimitDesk:

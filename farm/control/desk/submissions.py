@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from farm.control.desk.callers import Caller, audit_row, check_word, own_job
 from farm.control.desk.environments import load_environments
 from farm.control.desk.job_views import JobViews
+from farm.control.desk.limits import check_limits
 from farm.control.spaces import Spaces
 from farm.control.views import Append, ChangedView, JobView, PlannedStep, PlanView
 from farm.errors import UserError
@@ -21,15 +22,13 @@ from farm.flow.by_frame import FrameNeed, by_frame
 from farm.flow.environments import with_environments
 from farm.flow.extend import extended
 from farm.flow.hooks import check_hooks
-from farm.flow.limits import unknown_limits
 from farm.flow.submit import JobPlan, plan_job
 from farm.flow.task_space import TaskSpace
 from farm.model.frames import canonical, describe, parse_frames
 from farm.model.ids import JobId
-from farm.model.limits import limits_needed
 from farm.model.work import Submission
 from farm.settings import Settings
-from farm.store import jobs, limits, moves, rows, submitting
+from farm.store import jobs, moves, rows, submitting
 from farm.store.engine import reading, writing
 
 
@@ -187,15 +186,9 @@ class SubmissionDesk:
         return plan
 
     def _check_limits(self, plan: JobPlan) -> None:
-        """A misspelt limit must not silently hold nobody up. Raises UserError."""
-        amounts = [step.demand.amounts for step in plan.steps if step.demand.amounts]
-        if not any(map(limits_needed, amounts)):
-            return
+        """Raises UserError."""
         with reading(self._engine) as db:
-            known = self._settings.declared_limits | limits.read(db)
-        unknown = unknown_limits(amounts, known)
-        if unknown:
-            raise UserError(limits.no_limit(unknown[0], known))
+            check_limits(db, plan, self._settings)
 
 
 def _with_user(submission: Submission, by: Caller) -> Submission:
