@@ -64,7 +64,7 @@ class Trials:
 
     def scored(self, rows: Ints, gains: Floats, now: float) -> None:
         """Groups have been scored anew."""
-        for row in self._gains.keys() & set(rows.tolist()):
+        for row in self.among(rows):
             del self._gains[row]
         for at in np.unique(gains.nonzero()[0]).tolist():
             self._gains[int(rows[at])] = gains[at]
@@ -93,9 +93,9 @@ class Trials:
         gains[list(out)] = 0.0
         return gains
 
-    def groups(self) -> set[int]:
-        """Those that have any."""
-        return set(self._gains)
+    def among(self, rows: Ints) -> set[int]:
+        """Those of these groups that have any."""
+        return self._gains.keys() & set(rows.tolist())
 
     def forget(self, row: int) -> None:
         """The group is gone."""

@@ -331,7 +331,7 @@ class Waiting:
         self.advantage[:n, rows] = columns
         self.offered[:n, rows] = np.where(self.may[rows], columns, NOTHING)
         self._trials.scored(rows, trial, now)
-        for row in sorted(self._trials.groups().intersection(rows.tolist())):
+        for row in sorted(self._trials.among(rows)):
             self._offer(row)
         other = set(rows[was_known != is_known].tolist())
         # Whether these are held back, or masked, hangs on more than the score.

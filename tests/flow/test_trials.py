@@ -66,6 +66,7 @@ def test_few_trials_are_out_at_once_and_one_that_tells_nothing_is_made_again() -
     trials = Trials()
     rows, gains = np.array([7]), np.array([[0.0, 0.3, 0.4, 0.5]])
     trials.scored(rows, gains, 0.0)
+    assert trials.among(np.array([6, 7])) == {7}
     assert not trials.started(7, 0, 0.0, 10.0)
     for model in range(1, 1 + AT_ONCE):
         assert trials.started(7, model, 0.0, 10.0)
@@ -78,5 +79,5 @@ def test_few_trials_are_out_at_once_and_one_that_tells_nothing_is_made_again() -
     assert again is not None
     assert again.tolist() == gains[0].tolist()
     trials.forget(7)
-    assert trials.groups() == set()
+    assert trials.among(rows) == set()
     assert trials.gains(7) is None
