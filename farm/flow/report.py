@@ -120,7 +120,8 @@ def _settle_success(
     if task.attempt_id is not None and task.state in LIVE_TASKS:
         pointless[task.attempt_id] = None
     pointless.pop(attempt.id, None)
-    if publisher is not None and publisher.id != attempt.id:
+    # A commit record is of one generation: a node that names an attempt of another one is wrong.
+    if publisher is not None and publisher.id != attempt.id and publisher.generation == attempt.generation:
         pointless.pop(publisher.id, None)
         return Settlement(
             attempt=AttemptState.SUPERSEDED,

@@ -623,7 +623,7 @@ def test_a_requeued_frame_is_a_new_generation_and_the_old_report_no_longer_count
     assert task_states(engine, job_id) == ["ready"]
     assert attempt_state(engine, old) is AttemptState.SUPERSEDED
     [new] = claim(engine, job_id)
-    finish(engine, [new])
+    finish(engine, [new], published_by=old)  # which no honest node says: it is not believed
     assert attempt_state(engine, new) is attempt_state(engine, accepted) is AttemptState.SUCCEEDED
 
 

@@ -209,6 +209,13 @@ def test_files_that_a_lost_attempt_had_committed_make_it_the_accepted_one() -> N
     assert change.attempt is AttemptState.SUPERSEDED
 
 
+def test_files_of_another_generation_are_not_taken_for_this_one_s() -> None:
+    publisher = AttemptFacts(id=OTHER, state=AttemptState.SUPERSEDED, generation=1, node_id=NodeId("n2"))
+    report = finished(Outcome.SUCCEEDED, published_by=OTHER)
+    change = settle(a_task(generation=2), an_attempt(generation=2), report, publisher)
+    assert (change.attempt, change.task, change.adopted) == (AttemptState.SUCCEEDED, TaskState.DONE, None)
+
+
 def test_a_late_success_after_the_lease_ended_is_accepted_and_stops_the_second_start() -> None:
     change = settle(
         a_task(attempt_id=OTHER), an_attempt(state=AttemptState.LOST), finished(Outcome.SUCCEEDED)
