@@ -227,19 +227,20 @@ def report(name: str, found: dict[tuple[str, str, int], Figures], seeds: Sequenc
     if suite.scenario is None:
         print(f"\n## {name}: skipped, its public tables are not here")
         return 0
-    seeds = [seed for seed in seeds if all((name, desk, seed) in found for desk in suite.desks)]
+    desks = [desk for desk in suite.desks if any((name, desk, seed) in found for seed in seeds)]
+    seeds = [seed for seed in seeds if desks and all((name, desk, seed) in found for desk in desks)]
     if not seeds:
         return 0
-    some = found[name, suite.desks[0], seeds[0]]
+    some = found[name, desks[0], seeds[0]]
     print(f"\n## {name}: {suite.what}")
-    bound = statistics.fmean(found[name, suite.desks[0], s].bound_gpu_hours for s in seeds)
-    floor = statistics.fmean(found[name, suite.desks[0], s].floor_sd_s for s in seeds)
+    bound = statistics.fmean(found[name, desks[0], s].bound_gpu_hours for s in seeds)
+    floor = statistics.fmean(found[name, desks[0], s].floor_sd_s for s in seeds)
     print(
         f"seeds {seeds[0]}-{seeds[-1]}; LP bound {bound:.1f} GPU h; content floor of the SD {floor:.1f} s; "
         f"seed {seeds[0]} has {some.jobs} jobs, {some.frames:,} frames"
     )
     print(f"{'':<20}" + "".join(f"{title:>13}" for _, title, _ in COLUMNS))
-    for desk in suite.desks:
+    for desk in desks:
         line = f"{desk:<20}"
         for key, _, form in COLUMNS:
             mean = statistics.fmean(getattr(found[name, desk, seed], key) for seed in seeds)
