@@ -28,6 +28,7 @@ def test_a_killed_agent_leaves_no_renderer_and_its_successor_reports_the_loss(
     fake_farm.end_of(done)
     fake_farm.send_launch(launch(lost, do="wait", log=log))
     fake_farm.until(lambda: tagged([lost]), "a renderer process")
+    fake_farm.until(lambda: lost in fake_farm.started, "its start, noted before it is told")
     process.kill()
     process.wait()
     fake_farm.until(lambda: not tagged([lost]), "no renderer process")
