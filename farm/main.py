@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -252,13 +253,17 @@ def _await_schema(engine: Engine, stop: threading.Event) -> bool:
     Raises UserError when its schema is not this version's.
     """
     from farm.store import schema
+    from farm.trouble import Trouble
 
+    trouble = Trouble()
     while not stop.is_set():
         try:
             schema.check(engine)
             return True
         except Unavailable as error:
-            logging.getLogger(__name__).warning("%s; trying again in %.0f s", clean(str(error)), _AWAIT_S)
+            if trouble.is_news(str(error), time.monotonic()):
+                told = clean(str(error), one_line=True)
+                logging.getLogger(__name__).warning("%s; trying again every %.0f s", told, _AWAIT_S)
             stop.wait(_AWAIT_S)
     return False
 

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import celery.worker.state
@@ -29,6 +28,7 @@ from farm.broker.queues import node_control_queue, node_launch_queue
 from farm.model.ids import NodeId
 from farm.settings import Settings
 from farm.text import clean
+from farm.trouble import Trouble
 from farm.wire.messages import WIRE_VERSION, Control, Launch, UnknownMessage, load, load_parsed
 from farm.wire.queues import LAUNCH_HANDLER, control_queue
 
@@ -38,7 +38,6 @@ _LOOK_S = 0.2
 _RESTART_S = 1.0
 _RECONNECT_S = 3.0
 """Left to itself, Celery tries less and less often, in the end every 30 s."""
-_SAY_AGAIN_S = 300.0
 _POOL_THREADS = 1
 """Idle: the one handler runs in the loop, see `_at_once`."""
 
@@ -70,8 +69,8 @@ class CeleryWorker:
         self._is_stopping = threading.Event()
         self._refusal = ""
         """Why the broker did not let the loop go on, when it did not."""
-        self._said: tuple[str, float] | None = None
-        """The refusal that was told last, and when."""
+        self._trouble = Trouble()
+        """With the connection, since there was one."""
         self._launch_queue = node_launch_queue(self._node_id)
         self._app = self._make_app(settings)
         self._thread = threading.Thread(target=self._run, name="celery", daemon=True)
@@ -135,14 +134,18 @@ class CeleryWorker:
         celery.worker.state.should_stop = None
 
     def _say_refusal(self) -> None:
-        """When it is a new one; the same again after a while."""
-        now = time.monotonic()
-        if self._said is None or self._said[0] != self._refusal or now - self._said[1] >= _SAY_AGAIN_S:
-            self._said = self._refusal, now
+        if self._trouble.is_news(self._refusal, time.monotonic()):
             _LOG.error(
                 "the broker refuses this node's queues, asking again every %.0f s: %s",
                 _RECONNECT_S,
                 self._refusal,
+            )
+
+    def _say_unreachable(self, error: Exception, _interval_s: float) -> None:
+        text = clean(str(error), limit=300, one_line=True)
+        if self._trouble.is_news(text, time.monotonic()):
+            _LOG.warning(
+                "the broker cannot be reached, trying again every %.0f s until it is: %s", _RECONNECT_S, text
             )
 
     def _work(self) -> None:
@@ -196,7 +199,7 @@ class CeleryWorker:
 
     def _connected(self, consumer: Any) -> None:
         self._consumer = consumer
-        self._said = None
+        self._trouble = Trouble()
         _LOG.info("listening at %s", consumer.connection.as_uri())
         self._on_connected()
 
@@ -267,9 +270,14 @@ def _parking_consumer(owner: CeleryWorker) -> type[CeleryConsumer]:
                 raise WorkerShutdown(1) from error
 
         def ensure_connected(self, conn: Any) -> Any:
-            conn.ensure_connection = partial(
-                conn.ensure_connection, interval_start=1.0, interval_step=1.0, interval_max=_RECONNECT_S
-            )
+            pauses = {"interval_start": 1.0, "interval_step": 1.0, "interval_max": _RECONNECT_S}
+            ensure = conn.ensure_connection
+
+            def patiently(_say: Any, *arguments: Any, **options: Any) -> Any:
+                # Celery would say that it tries again each time that it does.
+                return ensure(owner._say_unreachable, *arguments, **pauses, **options)
+
+            conn.ensure_connection = patiently
             return super().ensure_connected(conn)
 
         def connect(self) -> Any:

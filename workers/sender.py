@@ -18,7 +18,8 @@ from typing import Protocol
 from farm.errors import Unavailable
 from farm.failpoints import reach
 from farm.model.ids import AttemptId, NodeId
-from farm.text import clean, plural
+from farm.text import clean, duration, plural
+from farm.trouble import Trouble
 from farm.wire import queues
 from farm.wire.messages import Finished, Heartbeat, LogChunk, Progress, Reports, Started, Telemetry, dump
 
@@ -103,7 +104,7 @@ class Sender:
         self._stop_by = 0.0
         self._out: deque[_Round] = deque()
         """Rounds that the broker has not confirmed yet, oldest first."""
-        self._is_online = True
+        self._trouble = Trouble()
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
 
     def start(self) -> None:
@@ -183,10 +184,9 @@ class Sender:
                     publisher.heartbeat()
                 self._hear(publisher, next_at)
                 failures = 0
-                self._say_online(None)
             except Unavailable as error:
                 self._put_back()
-                self._say_online(error)
+                self._say_away(error)
                 publisher.close()
                 if self._pause(RETRY_S[min(failures, len(RETRY_S) - 1)]):
                     break
@@ -271,6 +271,7 @@ class Sender:
             return
         heard = publisher.heard(self._out[-1].mark, max(until - time.monotonic(), 0.0))
         while self._out and self._out[0].mark <= heard:
+            self._say_if_back()
             if self._out.popleft().reports:
                 reach("agent.reported")
         if self._out and time.monotonic() - self._out[0].sent_at > FLUSH_S:
@@ -313,18 +314,17 @@ class Sender:
         while self._log_bytes > MOST_LOG_BYTES and len(self._logs) > 1:
             self._log_bytes -= len(self._logs.popleft().text)
 
-    def _say_online(self, error: Unavailable | None) -> None:
-        if error is not None and self._is_online:
+    def _say_away(self, error: Unavailable) -> None:
+        text = clean(str(error), limit=300, one_line=True)
+        if self._trouble.is_news(text, time.monotonic()):
             with self._changed:
                 waiting = len(self._unaccepted)
-            _LOG.warning(
-                "%s; work goes on, %s to be told later",
-                clean(str(error), limit=300, one_line=True),
-                plural(waiting, "end"),
-            )
-        elif error is None and not self._is_online:
-            _LOG.info("the broker is back")
-        self._is_online = error is None
+            _LOG.warning("%s; work goes on, %s to be told later", text, plural(waiting, "end"))
+
+    def _say_if_back(self) -> None:
+        lasted_s = self._trouble.lasted_s(time.monotonic())
+        if lasted_s is not None:
+            _LOG.info("the broker is back, after %s", duration(lasted_s))
 
     def _pause(self, seconds: float) -> bool:
         """Wait; True when it is time to give up."""

@@ -75,7 +75,8 @@ def _bury(journal: Journal, spool: Spool, lost: Collection[AttemptId], node_id: 
         if entry.boot_id not in ("", this_boot):
             return f"{node_id} was rebooted"
         if entry.pid is None:
-            return f"handed back by {node_id}: its agent was restarted before it began"
+            # Which process has it is noted with its start: it may have run for a moment.
+            return f"handed back by {node_id}: its agent was restarted before it had noted a start"
         return f"the agent on {node_id} was restarted; its renderers died with it"
 
     spool.add(Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=why(journal.entries[a])) for a in lost)

@@ -32,7 +32,8 @@ from farm.model.hooks import Hook
 from farm.settings import HOOK_VARIABLES, Settings, inherited_environment
 from farm.store import events, hooks, jobs
 from farm.store.engine import reading, writing
-from farm.text import clean
+from farm.text import clean, duration
+from farm.trouble import Trouble
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S: Final = 2.0
@@ -58,14 +59,19 @@ class HookCaller:
         self._settings = settings
         self._hooks = settings.hooks
         self._scaler = Scaler(engine, settings.scale, clock=clock)
+        self._clock = clock
+        self._trouble = Trouble()
 
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
             try:
                 self.round()
                 self.scale()
+                if (lasted_s := self._trouble.lasted_s(self._clock())) is not None:
+                    _LOG.info("hooks go on after %s", duration(lasted_s))
             except Unavailable as error:
-                _LOG.warning("hooks wait: %s", clean(str(error), one_line=True))
+                if self._trouble.is_news(str(error), self._clock()):
+                    _LOG.warning("hooks wait: %s", clean(str(error), one_line=True))
             stop.wait(_LOOK_S)
 
     def round(self) -> int:

@@ -58,7 +58,8 @@ from farm.store import (
 )
 from farm.store.engine import reading
 from farm.store.leader import Lead, acquire, leading, resign
-from farm.text import duration, plural
+from farm.text import clean, duration, plural
+from farm.trouble import Trouble
 from farm.wire import queues as names
 from farm.wire.messages import (
     Finished,
@@ -88,6 +89,8 @@ _AHEAD_LINGER_S = 0.1
 """Reports come in crowds: a round for each would cost more than this wait. It is longer while short tasks
 queue on the nodes: no slot waits for the next round then."""
 _SCRIPTS_KEPT = 1_000
+_SETTLED_S = 10.0
+"""A broker that takes nothing answers as long as it is told nothing: that is not the end of the trouble."""
 
 
 @dataclass(slots=True)
@@ -171,28 +174,36 @@ class Scheduler:
         """Confirmed by the broker, and still in the outbox."""
         self._may_wait = False
         self._linger_s = _LINGER_S
+        self._trouble = Trouble()
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop`. Trouble with the broker or the database is logged and outlived."""
         pause_s = 0.2
         while not stop.is_set():
             try:
-                if not self._leads():
+                if self._leads():
+                    self._round()
+                    pause_s = 0.2
+                else:
                     stop.wait(min(1.0, self._settings.leader_ttl_s / 4))
-                    continue
-                self._round()
-                pause_s = 0.2
+                self._say_if_over()
             except NotLeader as error:
                 _LOG.warning("%s", error)
                 self._step_down()
             except Unavailable as error:
-                _LOG.warning("%s; trying again in %.1f s", error, pause_s)
+                if self._trouble.is_news(str(error), self._clock()):
+                    _LOG.warning("%s; trying again until it answers", clean(str(error), one_line=True))
                 self._intake.close()
                 self._settled_since = self._clock()
                 stop.wait(pause_s)
                 # Not so long that the lease runs out meanwhile.
                 pause_s = min(pause_s * 2, 3.0, self._settings.leader_ttl_s / 3)
         self._end()
+
+    def _say_if_over(self) -> None:
+        lasted_s = self._trouble.lasted_s(self._clock(), settled_s=_SETTLED_S)
+        if lasted_s is not None:
+            _LOG.info("database and broker answer again; the trouble lasted %s", duration(lasted_s))
 
     # --- leading ----------------------------------------------------------------------------------
 

@@ -102,7 +102,9 @@ def test_an_agent_waits_for_a_broker_that_is_down(
     proxy = stack.enter_context(closing(TcpProxy(*agents.broker)))
     proxy.cut()
     process = agents.start(port=proxy.port)
-    fake_farm.until(lambda: b"Cannot connect" in agents.log.read_bytes(), "a log line")
+    fake_farm.until(
+        lambda: b"the broker cannot be reached, trying again" in agents.log.read_bytes(), "a log line"
+    )
     assert process.poll() is None
     proxy.mend()
     fake_farm.until(lambda: fake_farm.heartbeats, "a heartbeat", timeout_s=30)

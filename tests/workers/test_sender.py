@@ -24,6 +24,7 @@ from farm.wire.messages import (
     Telemetry,
     load,
 )
+from tests.waiting import wait_until
 from workers import sender as sender_module
 from workers.sender import Sender
 
@@ -89,14 +90,14 @@ class Broker:
 
     def until_closed(self) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self.closes, 10), "the connection is kept"
+            assert self._changed.wait_for(lambda: self.closes, 30), "the connection is kept"
 
     def of(self, kind: type) -> list[object]:
         return [message for _, message, _ in self.kept if isinstance(message, kind)]
 
     def until(self, condition: Callable[[], object]) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, 5), f"the last were {self.kept[-3:]}"
+            assert self._changed.wait_for(condition, 30), f"the last were {self.kept[-3:]}"
 
 
 @pytest.fixture
@@ -158,18 +159,33 @@ def test_a_report_does_not_wait_for_the_broker_to_confirm_the_one_before(
 def test_what_a_broker_never_confirms_goes_out_again_in_its_order(
     sender: Sender, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender_module, "FLUSH_S", 0.1)
     broker.is_slow = True
     sender.heartbeat(beat(1, Capabilities(cpus=3)))
     broker.until(lambda: len(broker.taken) == 1)
     sender.reports([Started(attempt_id=A), end(A)])
     broker.until(lambda: len(broker.taken) == 2)
     sender.reports([Started(attempt_id=B)])
+    monkeypatch.setattr(sender_module, "FLUSH_S", 0.0)
     broker.until_closed()
     broker.confirm()
     broker.until(lambda: len(items(broker)) == 3)
     assert items(broker) == [Started(attempt_id=A), end(A), Started(attempt_id=B)]
     assert broker.of(Heartbeat) == [beat(1, Capabilities(cpus=3))]
+
+
+def test_a_broker_that_takes_and_never_confirms_is_told_of_once_and_not_taken_for_back(
+    sender: Sender, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sender_module, "FLUSH_S", 0.02)
+    monkeypatch.setattr(sender_module, "RETRY_S", (0.01,))
+    caplog.set_level("INFO", logger=sender_module.__name__)
+    broker.is_slow = True
+    sender.reports([Started(attempt_id=A)])
+    broker.until(lambda: broker.closes >= 5)
+    assert caplog.text.count("work goes on") == 1
+    assert "is back" not in caplog.text
+    broker.confirm()
+    wait_until(lambda: "the broker is back, after" in caplog.text, "a word that it is back")
 
 
 def test_an_end_is_sent_again_until_it_is_accepted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_sigusr2_replaces_the_agent_in_place_under_running_renderers(
     [
         ({"pid": 1, "started": 1.0, "boot": str(uuid.uuid4())}, "was rebooted"),
         ({"pid": 1, "started": 1.0, "boot": boot_id()}, "was restarted; its renderers died with it"),
-        (None, "its agent was restarted before it began"),
+        (None, "its agent was restarted before it had noted a start"),
     ],
 )
 def test_what_cannot_have_lived_on_is_reported_lost_at_once(
