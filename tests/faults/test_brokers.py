@@ -29,14 +29,18 @@ _AGAIN = "x-sent-again"
 
 
 def test_f13_the_broker_has_no_room_and_takes_nothing(
-    farm: BreakableFarm, new_job: NewJob, rabbit: PrivateRabbit
+    farm: BreakableFarm, new_job: NewJob, rabbit: PrivateRabbit, tmp_path: Path
 ) -> None:
     """Publishers are blocked for longer than a lease: renderers go on, nothing hangs, the log says why."""
-    farm.start_all(agents=2)
+    farm.start_all(agents=2, slots=2)
+    unwanted = MarkedJob(farm, tmp_path / "unwanted", 1).submit("seconds", "300")
+    wait_until(unwanted.renderers, "one that will be cancelled")
     job = new_job(FRAMES).submit("seconds", "3")
     wait_until(lambda: len(job.renderers()) >= 2, "two renderers")
     rabbit.control("set_disk_free_limit", "1000000GB")
     try:
+        # The broker blocks whoever wants to send: the scheduler owes this to a node.
+        farm.farm("cancel", str(unwanted.id))
         for name in ("agent0", "scheduler0"):
             wait_until(lambda n=name: WHY in farm.log(n), f"{name} says why", timeout_s=60)  # type: ignore[misc]
         # A wait for confirms is longer than this farm's hurried lease: it leads on and off.
@@ -45,6 +49,8 @@ def test_f13_the_broker_has_no_room_and_takes_nothing(
     finally:
         rabbit.control("set_disk_free_limit", "50MB")
     job.check_done(most_starts=FRAMES, timeout_s=180)
+    assert farm.wait_for_job(unwanted.id) == "cancelled"
+    unwanted.check_nothing_left(0)
 
 
 # --- F24, F26: messages again, late, in another order ----------------------------------------------------
