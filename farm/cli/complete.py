@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
 from farm.cli import client
@@ -28,19 +28,26 @@ TABLES: Final[Mapping[str, Table[Any]]] = {
 
 def jobs(typed: str) -> list[Offer]:
     """The newest, by number, with their names."""
-    found = _asked(lambda farm: farm.get("/jobs", limit=_MOST_JOBS)["items"])
-    named = ((str(view["job"]["id"]), f"{view['job']['name']}, {view['job']['state']}") for view in found)
-    return _starting(named, typed)
+
+    def offers(farm: client.Client) -> Iterator[Offer]:
+        for view in farm.get("/jobs", limit=_MOST_JOBS)["items"]:
+            yield str(view["job"]["id"]), f"{view['job']['name']}, {view['job']['state']}"
+
+    return _starting(_asked(offers), typed)
 
 
 def nodes(typed: str) -> list[Offer]:
-    found = _asked(lambda farm: farm.get("/nodes")["items"])
-    return _starting(((str(node["id"]), str(node["state"])) for node in found), typed)
+    found = _asked(
+        lambda farm: ((str(node["id"]), str(node["state"])) for node in farm.get("/nodes")["items"])
+    )
+    return _starting(found, typed)
 
 
 def hooks(typed: str) -> list[Offer]:
-    found = _asked(lambda farm: farm.get("/hooks")["items"])
-    return _starting(((str(hook["name"]), str(hook["kind"])) for hook in found), typed)
+    found = _asked(
+        lambda farm: ((str(hook["name"]), str(hook["kind"])) for hook in farm.get("/hooks")["items"])
+    )
+    return _starting(found, typed)
 
 
 def states(typed: str, of: str) -> list[Offer]:
@@ -84,10 +91,23 @@ def _starting(offers: Iterable[Offer], typed: str) -> list[Offer]:
     return [(shown(name), shown(told, 60)) for name, told in offers if name.startswith(typed)]
 
 
-def _asked(ask: Callable[[client.Client], Iterable[Any]]) -> Iterator[Any]:
-    logging.disable()  # a warning would be read as an offer
+def _asked(ask: Callable[[client.Client], Iterable[Offer]]) -> list[Offer]:
+    """What `ask` makes of the farm's answers; nothing where the farm can't be asked or answers strangely."""
     with (
+        _silence(),
         suppress(FarmError, KeyError, TypeError),
         closing(client.connect(load_settings(), patience_s=_PATIENCE_S)) as farm,
     ):
-        yield from ask(farm)
+        return list(ask(farm))
+    return []
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """A warning would be read as an offer. The rest of the process, which may be a script, keeps its log."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)

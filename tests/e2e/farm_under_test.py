@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -266,11 +266,8 @@ def processes_with(text: str) -> list[psutil.Process]:
     return found
 
 
-def check_accepted(farm: FarmUnderTest, job_id: int, tasks: Sequence[int]) -> None:
-    """G2: every task of the job has exactly one accepted attempt."""
-    accepted: dict[int, int] = {}
-    for attempt in farm.attempts(job_id):
-        if attempt["state"] == "succeeded":
-            accepted[attempt["task_id"]] = accepted.get(attempt["task_id"], 0) + 1
-    assert sorted(accepted) == sorted(tasks), accepted
-    assert set(accepted.values()) == {1}, accepted
+def check_accepted(farm: FarmUnderTest, job_id: int) -> None:
+    """G2: every task of the job has exactly one accepted attempt, whichever node it was on."""
+    accepted = Counter(a["task_id"] for a in farm.attempts(job_id) if a["state"] == "succeeded")
+    tasks = [task["id"] for task in farm.get(f"/jobs/{job_id}/tasks", limit=1000)["items"]]
+    assert accepted == dict.fromkeys(tasks, 1), (accepted, tasks)

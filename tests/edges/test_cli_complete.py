@@ -27,6 +27,13 @@ def test_jobs_and_nodes_come_from_the_farm(cli: Cli, farm: FakeFarm) -> None:
     assert offered(cli, "drain", "bl") == ["blade-3"]
 
 
+def test_an_answer_that_is_no_list_of_jobs_offers_nothing(cli: Cli, farm: FakeFarm) -> None:
+    farm.answer("GET", "/jobs", page({"job": {"id": 12}}))
+    farm.answer("GET", "/nodes", {"nodes": []})
+    assert offered(cli, "pause", "1") == []
+    assert offered(cli, "drain", "bl") == []
+
+
 def test_without_a_farm_nothing_is_offered_and_nothing_said(lonely_cli: Cli) -> None:
     assert offered(lonely_cli, "pause", "1") == []
     lonely_cli.patch.setenv("FARM_API_PROT", "1")  # a wrong setting

@@ -6,7 +6,8 @@ import itertools
 import logging
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -561,10 +562,12 @@ def new_database() -> Database:
 
 def run_seed(seed: int, *, profile: str = "", tracing: bool = False) -> Result:
     """Never raises for what the farm does: a violation is in the result."""
-    logging.disable(logging.NOTSET if tracing else logging.CRITICAL)
     base = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="farm-simulation-", dir=base) as folder:
-        farm = Farm(seed, new_database(), Path(folder), profile=profile, tracing=tracing)
+    with (
+        nullcontext() if tracing else _silence(),
+        tempfile.TemporaryDirectory(prefix="farm-simulation-", dir=base) as folder,
+        closing(Farm(seed, new_database(), Path(folder), profile=profile, tracing=tracing)) as farm,
+    ):
         try:
             result = farm.run()
         except Violation as violation:
@@ -575,8 +578,16 @@ def run_seed(seed: int, *, profile: str = "", tracing: bool = False) -> Result:
             result = Result(
                 seed=seed, profile=farm.profile_name, violation=f"{type(error).__name__}: {error}"
             )
-        finally:
-            farm.close()
-            logging.disable(logging.NOTSET)
     result.seed = seed
     return result
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What the farm says about thousands of faults is of use in a trace alone."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)
