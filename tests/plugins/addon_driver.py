@@ -1,4 +1,4 @@
-"""Runs inside Blender: `blender -b --factory-startup -P addon_driver.py -- ZIP URL TOKEN SCENES`.
+"""Runs inside Blender: `blender -b --factory-startup -P addon_driver.py -- ZIP URL TOKEN SCENES TRACER`.
 
 Installs the add-on as an artist would, drives it, and prints what came of each step as `RESULT name json`.
 """
@@ -14,7 +14,7 @@ import traceback
 
 import bpy
 
-ZIP, URL, TOKEN, SCENES = sys.argv[sys.argv.index("--") + 1 :][:4]
+ZIP, URL, TOKEN, SCENES, TRACER = sys.argv[sys.argv.index("--") + 1 :][:5]
 
 
 def tell(name: str, value: object) -> None:
@@ -93,6 +93,10 @@ def main() -> None:
     attempt("no parts", **parts)
     bpy.context.scene.render.engine = "CYCLES"
     attempt("no tracer", job_name="packed", in_spite=True, is_paused=True, pack_into=SCENES)
+    sys.path.append(TRACER)  # where blender-asset-tracer is
+    shared = os.path.join(SCENES, "shared")
+    attempt("packed", job_name="packed", in_spite=True, is_paused=True, pack_into=shared)
+    tell("kept main", "__mp_main__" in sys.modules)
     os.makedirs(os.path.join(SCENES, "render"), exist_ok=True)
     with open(os.path.join(SCENES, "render", "small_0002.png"), "w") as file:
         file.write("in the way")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.server
 import json
+import shutil
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_blendfile import blend
 
 from farm import __version__
@@ -23,6 +27,7 @@ from plugins.blender.addon import job, keeping, packing
 from plugins.blender.addon.client import Farm, is_private
 from plugins.blender.addon.job import MissingFile, SceneFacts, Wish
 from plugins.blender.addon.live import Live, job_now, send
+from plugins.blender.addon.wrapping import characters, lines_of, thumbnails
 from plugins.blender.plugin import PLUGIN as BLENDER
 from tests.waiting import wait_until
 
@@ -145,46 +150,37 @@ def test_files_that_only_this_computer_sees_are_named_to_a_farm_elsewhere(
         job.refuse_local_files(facts, "http://farm:7450")
 
 
-FAKE_TRACER = """
-import pathlib, shutil
-from . import progress
-class Packer:
-    def __init__(self, scene, project, target):
-        self.scene, self.target, self.missing_files = scene, pathlib.Path(target), {pathlib.Path("/gone.png")}
-        self.output_path = self.target / scene.name
-    def __enter__(self): return self
-    def __exit__(self, *_): pass
-    def strategise(self): self.progress_cb.trace_asset(pathlib.Path("wood.png"))
-    def execute(self):
-        if "full" in str(self.target): raise OSError("No space left on device")
-        self.target.mkdir(parents=True)
-        shutil.copy(self.scene, self.output_path)
-"""
-
-
-def test_a_scene_is_packed_where_the_tracer_is_and_else_says_what_is_missing(
+def test_without_a_tracer_packing_says_what_is_missing(
     facts: SceneFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = Path(facts.path)
-    if not packing.can_pack():
-        with pytest.raises(UserError, match="blender-asset-tracer"):
-            packing.pack(scene, tmp_path / "there", print)
-    tracer = tmp_path / "modules" / "blender_asset_tracer"
-    (tracer / "pack").mkdir(parents=True)
-    (tracer / "__init__.py").touch()
-    (tracer / "pack" / "__init__.py").write_text(FAKE_TRACER)
-    (tracer / "pack" / "progress.py").write_text("class Callback: pass")
-    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.setattr(packing, "TRACER", "no_such_tracer")
+    with pytest.raises(UserError, match="needs blender-asset-tracer"):
+        packing.pack(Path(facts.path), tmp_path / "there", print)
+
+
+@pytest.mark.renderer
+def test_a_scene_is_packed_with_what_it_links(blender_scenes: Path, tmp_path: Path) -> None:
+    scene = tmp_path / "desk" / "shot.blend"
+    (scene.parent / "textures").mkdir(parents=True)
+    shutil.copy(blender_scenes / "no texture.blend", scene)
     told: list[str] = []
     packed = packing.pack(scene, tmp_path / "there", told.append)
-    assert packed.read_bytes() == scene.read_bytes()
-    assert packed.parent.parent == tmp_path / "there"
-    assert told[0] == "packing: looking at wood.png"
+    assert (packed.parent.parent, packed.name) == (tmp_path / "there", "shot.blend")
+    assert packed.read_bytes()
+    assert told[0].startswith("packing: ")
     assert "1 file missing" in told[-1]
+    facts = SceneFacts(path=str(scene), last=2)
     made = job.packed(job.submission(facts, Wish()), packed)
     assert made.parameters["SceneFile"] == str(packed)
     assert made.parameters["OutputDir"] == str(scene.parent / "render"), "frames go where they were wished"
-    with pytest.raises(UserError, match="No space left on device"):
+
+    (scene.parent / "textures" / "wood.png").write_bytes(b"wood")
+    packed = packing.pack(scene, tmp_path / "elsewhere", told.append)
+    assert (packed.parent / "textures" / "wood.png").read_bytes() == b"wood"
+    assert "missing" not in told[-1]
+
+    (tmp_path / "full").touch()
+    with pytest.raises(UserError, match="cannot be packed into"):
         packing.pack(scene, tmp_path / "full", told.append)
 
 
@@ -445,6 +441,32 @@ def test_a_job_is_shown_with_when_it_ends_or_why_it_waits() -> None:
 
 
 # --- the zip ------------------------------------------------------------------------------------------
+
+
+@given(text=st.text(), width=st.integers(1, 100))
+def test_a_text_of_any_length_fits_the_panel_and_loses_no_word(text: str, width: int) -> None:
+    lines = list(lines_of(text, width))
+    assert all(len(line) <= width for line in lines)
+    assert "".join("".join(lines).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("region_px", "scale", "fits", "beside"),
+    [(246, 1.0, 27, 1), (318, 1.0, 38, 2), (636, 2.0, 38, 2), (900, 1.0, 127, 3), (40, 1.0, 12, 1)],
+)
+def test_how_much_fits_is_judged_by_the_panels_width(
+    region_px: int, scale: float, fits: int, beside: int
+) -> None:
+    assert (characters(region_px, scale), thumbnails(region_px, scale)) == (fits, beside)
+
+
+def test_a_python_without_tls_still_speaks_to_a_farm_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "ssl")
+    farm = Farm(url="http://127.0.0.1:9", token="rl_x")
+    with pytest.raises(Unavailable, match="no farm answers"):
+        farm.get("/farm")
 
 
 def test_the_zip_stands_alone_and_is_the_same_each_time(tmp_path: Path) -> None:

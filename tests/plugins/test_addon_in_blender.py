@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import blender_asset_tracer
 import httpx
 import pytest
 
@@ -79,9 +80,9 @@ def drive(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> It
         token = ensure_first_token(engine, settings, url=serving.url)
         assert token is not None
         zip_path = build(home / "dist")
-        done = blender(
-            home, str(HERE / "addon_driver.py"), "--", str(zip_path), serving.url, token, str(scenes)
-        )
+        tracer = Path(blender_asset_tracer.__file__).parents[1]
+        given = (str(zip_path), serving.url, token, str(scenes), str(tracer))
+        done = blender(home, str(HERE / "addon_driver.py"), "--", *given)
         assert done.returncode == 0, done.stdout
         told = {
             name: json.loads(value)
@@ -146,9 +147,15 @@ def test_what_cannot_render_is_refused_with_the_reason(drive: Drive, attempt: st
     assert [part for part in parts if part not in refusal] == []
 
 
-@pytest.mark.parametrize("attempt", ["test", "check", "sent", "all", "replaced", "trusted"])
+@pytest.mark.parametrize("attempt", ["test", "check", "sent", "all", "packed", "replaced", "trusted"])
 def test_what_is_right_is_taken(drive: Drive, attempt: str) -> None:
     assert drive.told[attempt] is None, drive.log
+
+
+def test_a_scene_is_packed_and_blender_can_end_afterwards(drive: Drive) -> None:
+    (packed,) = (drive.scenes / "shared").glob("small-*/small.blend")
+    assert packed.stat().st_size > 0
+    assert drive.told["kept main"] is False, "Blender 3.4 crashes at its end"
 
 
 def test_the_internet_needs_blenders_leave_where_blender_has_such_a_switch(drive: Drive) -> None:

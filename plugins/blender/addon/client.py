@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
-import ssl
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -55,11 +55,9 @@ class Farm:
         except urllib.error.HTTPError as error:
             with error:
                 raise _told(error.code, error.read(MAX_ANSWER_BYTES), self.url) from error
-        except ssl.SSLError as error:
-            raise Unavailable(f"the certificate of {self.url} is not trusted: {error}") from error
         except OSError as error:  # URLError is one
             reason = getattr(error, "reason", error)
-            if isinstance(reason, ssl.SSLError):
+            if _is_of_tls(reason):
                 raise Unavailable(f"the certificate of {self.url} is not trusted: {reason}") from error
             raise Unavailable(f"no farm answers at {self.url} ({reason})") from error
         except (ValueError, http.client.HTTPException) as error:
@@ -70,6 +68,14 @@ class Farm:
             return json.loads(raw)
         except ValueError as error:
             raise UserError(f"what answers at {self.url} is no Ridgeline farm: check the address") from error
+
+
+def _is_of_tls(reason: object) -> bool:
+    """Whether the certificate was refused. Not every Python has `ssl`: Debian's Blender does not when another
+    Python is first on PATH. Plain HTTP works there.
+    """
+    ssl = sys.modules.get("ssl")
+    return ssl is not None and isinstance(reason, ssl.SSLError)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -123,7 +123,11 @@ def problems(facts: SceneFacts, wish: Wish) -> tuple[Problem, ...]:
     if facts.missing:
         names = [f"{one.kind} {one.name!r} ({one.path})" for one in facts.missing]
         found.append(
-            Problem(text=f"{plural(len(names), 'file')} cannot be found: {_listed(names)}", is_doubt=True)
+            Problem(
+                text=f"{plural(len(names), 'file')} cannot be found: {_listed(names)}; "
+                "see File > External Data, or tick Send Anyway",
+                is_doubt=True,
+            )
         )
     if facts.scripts and not wish.trusts_scripts:
         found.append(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -42,6 +43,9 @@ def pack(scene: Path, target: Path, tell: Callable[[str], None]) -> Path:
     from blender_asset_tracer import pack as packing
     from blender_asset_tracer.pack import progress
 
+    # The tracer imports multiprocessing, which keeps `__main__` under another name, too. That of `blender -P`
+    # is freed while it is still listed, and Blender 3.4 crashes when it ends.
+    sys.modules.pop("__mp_main__", None)
     folder = target / f"{scene.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
 
     class Heard(progress.Callback):

@@ -12,9 +12,7 @@ from . import scene
 from .job import first_output, frames_of, submission
 from .live import JobNow
 from .properties import LIVE, wish
-
-_LINE = 60
-"""Characters that fit into a line of the panel."""
+from .wrapping import characters, lines_of, thumbnails
 
 
 class _Thumbnails:
@@ -36,6 +34,7 @@ class RIDGELINE_PT_main(_Panel, bpy.types.Panel):
         layout = self.layout
         layout.use_property_split = True
         layout.use_property_decorate = False
+        width = _characters(context)
         settings = context.scene.ridgeline
         layout.prop(settings, "job_name", text="Job Name")
         _draw_frames(layout, context.scene, settings)
@@ -47,8 +46,9 @@ class RIDGELINE_PT_main(_Panel, bpy.types.Panel):
         column.prop(settings, "device")
         column.prop(settings, "split")
         if settings.split == "NONE":
-            column.prop(settings, "chunk_size")
-            column.prop(settings, "chunk_s")
+            chunk = column.column(align=True)
+            chunk.prop(settings, "chunk_size")
+            chunk.prop(settings, "chunk_s")
         elif settings.split == "TILES":
             column.prop(settings, "tile_columns")
             column.prop(settings, "tile_rows")
@@ -62,15 +62,16 @@ class RIDGELINE_PT_main(_Panel, bpy.types.Panel):
         column = layout.column(heading="Scene")
         column.prop(settings, "trusts_scripts")
         column.prop(settings, "in_spite")
-        _draw_summary(layout, context.scene, settings)
-        row = layout.row()
+        _draw_summary(layout, context.scene, settings, width)
+        column = layout.column()
+        column.operator_context = "INVOKE_DEFAULT"
+        row = column.row()
         row.scale_y = 1.5
-        row.operator_context = "INVOKE_DEFAULT"
         row.operator("ridgeline.submit", icon="RENDER_ANIMATION")
-        row.operator("ridgeline.check", icon="CHECKMARK")
+        column.operator("ridgeline.check", icon="CHECKMARK")
         shown = LIVE.shown
         if shown.text:
-            _label(layout, shown.text, icon="ERROR" if shown.is_error else "INFO")
+            _label(layout, shown.text, width, icon="ERROR" if shown.is_error else "INFO")
 
 
 def _draw_frames(layout: Any, of: Any, settings: Any) -> None:
@@ -93,11 +94,11 @@ class _Summary:
     is_error: bool = False
 
 
-def _draw_summary(layout: Any, of: Any, settings: Any) -> None:
+def _draw_summary(layout: Any, of: Any, settings: Any, width: int) -> None:
     """What would be sent, and where the first frame would go."""
     facts, wanted = scene.read(of, is_thorough=False), wish(settings)
     if not facts.path:
-        _label(layout, "Save the file first", icon="ERROR")
+        _label(layout, "Save the file first", width, icon="ERROR")
         return
     if _Summary.of != (facts, wanted):
         _Summary.of = (facts, wanted)
@@ -107,11 +108,11 @@ def _draw_summary(layout: Any, of: Any, settings: Any) -> None:
             _Summary.is_error = False
         except UserError as error:
             _Summary.text, _Summary.is_error = str(error), True
-    _label(layout, _Summary.text, icon="ERROR" if _Summary.is_error else "OUTPUT")
+    _label(layout, _Summary.text, width, icon="ERROR" if _Summary.is_error else "OUTPUT")
     if not facts.has_camera:
-        _label(layout, "The scene has no camera", icon="ERROR")
+        _label(layout, "The scene has no camera", width, icon="ERROR")
     if facts.is_changed:
-        _label(layout, "The file will be saved before it is sent", icon="FILE_TICK")
+        _label(layout, "The file will be saved before it is sent", width, icon="FILE_TICK")
 
 
 class RIDGELINE_PT_job(_Panel, bpy.types.Panel):
@@ -124,7 +125,8 @@ class RIDGELINE_PT_job(_Panel, bpy.types.Panel):
         if job is None:
             layout.operator("ridgeline.watch", icon="VIEWZOOM")
             return
-        _label(layout, f"{job.id}  {job.name}: {job.state}", icon=_ICONS.get(job.state, "SORTTIME"))
+        width = _characters(context)
+        _label(layout, f"{job.id}  {job.name}: {job.state}", width, icon=_ICONS.get(job.state, "SORTTIME"))
         if hasattr(layout, "progress"):  # since 4.0
             layout.progress(factor=job.progress, text=f"{job.progress:.0%}")
         else:
@@ -132,23 +134,24 @@ class RIDGELINE_PT_job(_Panel, bpy.types.Panel):
             layout.label(text=f"{'█' * filled}{'░' * (20 - filled)}  {job.progress:.0%}")
         layout.label(text=job.counts)
         if job.note:
-            _label(layout, job.note, icon="INFO")
-        _draw_thumbnails(layout, job)
-        row = layout.row()
-        row.operator("ridgeline.folder", icon="FILE_FOLDER")
-        row.operator_context = "INVOKE_DEFAULT"
-        row.operator("ridgeline.cancel", icon="CANCEL")
+            _label(layout, job.note, width, icon="INFO")
+        columns = thumbnails(context.region.width, context.preferences.system.ui_scale)
+        _draw_thumbnails(layout, job, columns)
+        column = layout.column(align=True)
+        column.operator("ridgeline.folder", icon="FILE_FOLDER")
+        column.operator_context = "INVOKE_DEFAULT"
+        column.operator("ridgeline.cancel", icon="CANCEL")
 
 
 _ICONS = {"done": "CHECKMARK", "failed": "ERROR", "cancelled": "CANCEL", "paused": "PAUSE", "active": "PLAY"}
 
 
-def _draw_thumbnails(layout: Any, job: JobNow) -> None:
+def _draw_thumbnails(layout: Any, job: JobNow, columns: int) -> None:
     if not job.files:
         return
     if _Thumbnails.loaded is None:
         _Thumbnails.loaded = bpy.utils.previews.new()
-    grid = layout.grid_flow(row_major=True, columns=3, even_columns=True, align=True)
+    grid = layout.grid_flow(row_major=True, columns=columns, even_columns=True, align=True)
     for path in job.files:
         if path not in _Thumbnails.loaded:
             _Thumbnails.loaded.load(path, path, "IMAGE")
@@ -157,26 +160,18 @@ def _draw_thumbnails(layout: Any, job: JobNow) -> None:
         cell.label(text=path.replace("\\", "/").rpartition("/")[2])
 
 
-def _label(layout: Any, text: str, *, icon: str) -> None:
+def _characters(context: Any) -> int:
+    """That fit into a line of what is drawn now."""
+    return characters(context.region.width, context.preferences.system.ui_scale)
+
+
+def _label(layout: Any, text: str, width: int, *, icon: str) -> None:
     """Text over as many lines as it needs."""
     column = layout.column(align=True)
     column.scale_y = 0.8
-    for paragraph in text.split("\n"):
-        line = ""
-        for word in paragraph.split(" "):
-            while len(word) > _LINE:  # a path
-                if line:
-                    column.label(text=line, icon=icon)
-                    icon, line = "BLANK1", ""
-                column.label(text=word[:_LINE], icon=icon)
-                icon, word = "BLANK1", word[_LINE:]
-            if line and len(line) + len(word) >= _LINE:
-                column.label(text=line, icon=icon)
-                icon, line = "BLANK1", ""
-            line = f"{line} {word}" if line else word
-        if line:
-            column.label(text=line, icon=icon)
-            icon = "BLANK1"
+    for line in lines_of(text, width):
+        column.label(text=line, icon=icon)
+        icon = "BLANK1"
 
 
 _CLASSES = (RIDGELINE_PT_main, RIDGELINE_PT_job)

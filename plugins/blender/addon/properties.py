@@ -66,26 +66,24 @@ class RidgelineSettings(bpy.types.PropertyGroup):
         "profile": _props.EnumProperty(name="Profile", description="What takes the time", items=PROFILES),
         "device": _props.EnumProperty(name="Device", items=DEVICES),
         "chunk_size": _props.IntProperty(
-            name="Frames per Task",
-            description="More save the time to load the scene; fewer spread better",
+            name="Chunk",
+            description="Frames a task: more save the time to load the scene, fewer spread better",
             default=1,
             min=1,
             soft_max=100,
         ),
         "chunk_s": _props.IntProperty(
-            name="Seconds per Task",
-            description="As many frames a task as take about so long; 0: as many as said above",
+            name="Seconds",
+            description="Chunks of as many frames as take about so long; 0: as many as said above",
             default=0,
             min=0,
             max=86400,
         ),
-        "split": _props.EnumProperty(
-            name="Frames in Parts", description="Let a still use several nodes", items=SPLITS
-        ),
+        "split": _props.EnumProperty(name="Parts", description="Let a still use several nodes", items=SPLITS),
         "tile_columns": _props.IntProperty(name="Tiles X", default=2, min=1, max=64),
         "tile_rows": _props.IntProperty(name="Y", default=2, min=1, max=64),
         "sample_chunks": _props.IntProperty(
-            name="Sample Chunks",
+            name="Chunks",
             description="How many shares the samples are split into",
             default=4,
             min=2,
