@@ -17,6 +17,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
 from farm.store import schema
+from tests.simulation.connection import ShortEngine
 from tests.simulation.kernel import Kernel
 
 _TRIGGERS = """
@@ -51,18 +52,24 @@ class Change:
 class Database:
     """One for each operating system process: SQLAlchemy's compiled statements are kept from seed to seed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_short: bool = True) -> None:
         self.raw = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self.raw.create_function("farm_now", 0, self._now)
         self.raw.create_function("told", 7, self._told)
         self.raw.execute("PRAGMA foreign_keys=ON")
-        self.engine = sa.create_engine("sqlite://", creator=lambda: self.raw, poolclass=StaticPool)
-        sa.event.listen(self.engine, "begin", self._begin)
-        sa.event.listen(self.engine, "commit", self._commit)
-        sa.event.listen(self.engine, "rollback", self._rollback)
         self._kernel: Kernel | None = None
         self.state = State()
-        schema.upgrade(self.engine)
+        whole = sa.create_engine("sqlite://", creator=lambda: self.raw, poolclass=StaticPool)
+        schema.upgrade(whole)
+        if is_short:
+            self.engine: sa.Engine = ShortEngine(
+                whole, self.raw, on_begin=self._begin, on_commit=self._commit, on_rollback=self._rollback
+            )
+        else:
+            self.engine = whole
+            sa.event.listen(whole, "begin", self._begin)
+            sa.event.listen(whole, "commit", self._commit)
+            sa.event.listen(whole, "rollback", self._rollback)
         self.raw.executescript(_TRIGGERS)
         self._template = sqlite3.connect(":memory:")
         self.raw.backup(self._template)
@@ -86,7 +93,7 @@ class Database:
     def _told(self, *change: Any) -> None:
         self.state.changes.append(Change(*change))
 
-    def _begin(self, connection: sa.Connection) -> None:
+    def _begin(self, _: sa.Connection) -> None:
         kernel, state = self._kernel, self.state
         if self.raw.in_transaction:
             return  # one who reads opens a second connection to read: here they are one
@@ -97,7 +104,7 @@ class Database:
                 raise _lost("the server is not there")
         self.raw.execute("BEGIN")
 
-    def _commit(self, connection: sa.Connection) -> None:
+    def _commit(self, _: sa.Connection) -> None:
         kernel, state = self._kernel, self.state
         if kernel is None:
             return
@@ -120,7 +127,7 @@ class Database:
         if changes:
             state.on_commit(changes)
 
-    def _rollback(self, connection: sa.Connection) -> None:
+    def _rollback(self, _: sa.Connection) -> None:
         self.state.changes = []
 
     def ask(self, query: str, *arguments: Any) -> list[Any]:

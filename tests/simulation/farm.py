@@ -556,17 +556,21 @@ def _settings() -> Settings:
 
 
 @cache
-def new_database() -> Database:
-    return Database()
+def new_database(*, is_short: bool = True) -> Database:
+    return Database(is_short=is_short)
 
 
-def run_seed(seed: int, *, profile: str = "", tracing: bool = False) -> Result:
+def run_seed(
+    seed: int, *, profile: str = "", tracing: bool = False, database: Database | None = None
+) -> Result:
     """Never raises for what the farm does: a violation is in the result."""
     base = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with (
         nullcontext() if tracing else _silence(),
         tempfile.TemporaryDirectory(prefix="farm-simulation-", dir=base) as folder,
-        closing(Farm(seed, new_database(), Path(folder), profile=profile, tracing=tracing)) as farm,
+        closing(
+            Farm(seed, database or new_database(), Path(folder), profile=profile, tracing=tracing)
+        ) as farm,
     ):
         try:
             result = farm.run()

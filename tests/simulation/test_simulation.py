@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.simulation.farm import PROFILES, run_seed
+from tests.simulation.database import Database
+from tests.simulation.farm import PROFILES, new_database, run_seed
 from tests.simulation.mutants import MUTANTS, Mutant, hunt, planted
 
 QUICK = ("a step's counts do not move along",)
@@ -26,6 +29,21 @@ def test_the_same_seed_is_the_same_history() -> None:
     once = run_seed(7, profile="nodes")
     assert once == run_seed(7, profile="nodes")
     assert once.digest != run_seed(8, profile="nodes").digest
+
+
+def test_the_short_way_to_the_database_gives_the_same_histories_and_rows() -> None:
+    short, whole = new_database(), new_database(is_short=False)
+    for seed, profile in ((3, "storm"), (4, "people"), (5, "calm")):
+        results = [run_seed(seed, profile=profile, database=each) for each in (short, whole)]
+        assert results[0] == results[1]
+        rows = [_rows(each) for each in (short, whole)]
+        assert rows[0] == rows[1]
+        assert any('INSERT INTO "attempt"' in line for line in rows[0])
+
+
+def _rows(database: Database) -> list[str]:
+    """Every row there is, without the name of the seed's folder."""
+    return [re.sub(r"farm-simulation-\w+", "", line) for line in database.raw.iterdump()]
 
 
 def test_every_mutant_fits_the_code() -> None:
