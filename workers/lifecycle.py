@@ -5,9 +5,8 @@ An attempt on its node goes
     recording -> (unconfirmed) -> queued -> starting -> running -> ended -> forgotten
 
 - *recording*: its launch has arrived, the journal is being written.
-- *unconfirmed*: exclusive, and it may have waited long in the broker (it came right after a reconnect, a
-  suspend, or a time in which this node took no work), so that the farm may have given it up: it starts only
-  when a heartbeat answer says keep.
+- *unconfirmed*: exclusive, and nobody knows how long its launch was on its way, so that the farm may have
+  given it up: it starts only when a heartbeat answer says keep. A launch that is shown to be new skips this.
 - *queued*: no slot of its device is free.
 - *starting*, *running*: a session host has it.
 - *ended*: its `Finished` waits for the farm's acceptance.
@@ -80,6 +79,9 @@ KILL_MARGIN_S = 1.0
 LOOK_AT_FILES_S = 60.0
 """For a session host to verify and publish what a renderer that had to be ended has written."""
 MOST_UNANSWERED = 64
+RECENT_HEARTBEATS = 2
+"""An exclusive attempt that was assigned longer ago than this many heartbeats begins with a renewed lease: it
+would have little left of its own."""
 NEWS_S = 1.0
 """Least time between heartbeats that are sent because of news of a device."""
 
@@ -121,7 +123,8 @@ class Held:
     """None once ended."""
     order: Order | None = None
     renewed_at: float = 0.0
-    """When the last heartbeat that the farm answered with keep was sent; at first, when it was received."""
+    """When the last heartbeat was sent that the farm answered with keep, or took in before it assigned this
+    attempt: its lease began no earlier. Of a staged one at first, when it was received."""
     needs_confirming: bool = False
     """It does not begin before such an answer."""
     host_id: int | None = None
@@ -177,6 +180,8 @@ class Lifecycle:
     _forgotten: OrderedDict[AttemptId, None] = field(default_factory=OrderedDict)
     _sequence: int = 0
     _sent_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
+    _heard: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_UNANSWERED))
+    """(When the farm took one of our heartbeats in, by its clock; when that was sent, by ours), in order."""
     _next_heartbeat: float = 0.0
     _has_said_hello: bool = False
     _has_connected: bool = False
@@ -296,6 +301,7 @@ class Lifecycle:
         script = launch.script
         stage = stage_place(script)
         fresh: list[tuple[AttemptId, StagePlace | None]] = []
+        is_exclusive = script.isolation is Isolation.EXCLUSIVE
         for order in launch.orders:
             known = self.held.get(order.attempt_id)
             if known is not None:
@@ -304,16 +310,17 @@ class Lifecycle:
                 continue
             if order.attempt_id in self._forgotten:
                 continue
+            # The lease began when it was assigned, however long the launch was on its way. What could be
+            # fenced too late begins at once only if that is known to be no longer ago than we think.
+            since = self._assigned_since(order.assigned_at, now) if is_exclusive else now
             held = Held(
                 attempt_id=order.attempt_id,
                 phase=Phase.RECORDING,
                 stage=stage,
                 script=script,
                 order=order,
-                renewed_at=now,
-                # The farm's lease began when it was assigned. How long the launch was on its way nobody
-                # knows: what could be fenced too late begins with a lease that an answer has renewed.
-                needs_confirming=script.isolation is Isolation.EXCLUSIVE,
+                renewed_at=now if since is None else since,
+                needs_confirming=since is None,
             )
             self.held[order.attempt_id] = held
             if self._is_closed:
@@ -324,6 +331,17 @@ class Lifecycle:
                 fresh.append((order.attempt_id, stage))
         if fresh:
             out.append(Record(attempts=tuple(fresh)))
+
+    def _assigned_since(self, assigned_at: float | None, now: float) -> float | None:
+        """A time of our clock before which the farm cannot have assigned this; None: none that is recent.
+
+        The farm assigned it after it had taken in a heartbeat of ours (both times are of the farm's clock),
+        and that after we had sent it.
+        """
+        if assigned_at is None:
+            return None
+        since = max((sent for heard, sent in self._heard if heard <= assigned_at), default=float("-inf"))
+        return since if now - since <= RECENT_HEARTBEATS * self.rules.heartbeat_s else None
 
     def _cannot_use(self, device_ids: Iterable[str]) -> str:
         """Why an attempt cannot run on these devices; empty: it can."""
@@ -605,6 +623,8 @@ class Lifecycle:
     def _answered(self, answer: HeartbeatAnswer, now: float, out: list[Instruction]) -> None:
         sent_at = self._sent_at.get(answer.sequence)
         if sent_at is not None:
+            if answer.heard_at is not None:
+                self._heard.append((answer.heard_at, sent_at))
             for attempt_id in answer.keep:
                 held = self.held.get(attempt_id)
                 if held is None:

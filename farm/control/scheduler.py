@@ -377,9 +377,10 @@ class Scheduler:
             reason = f"{beat.node_id} says that it does not run it any more"
             lost = [Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in gone]
             settling.finished(db, {beat.node_id: lost})
-        answers.append(
-            (beat.node_id, HeartbeatAnswer(sequence=beat.sequence, keep=tuple(kept), stop=tuple(stop)))
+        answer = HeartbeatAnswer(
+            sequence=beat.sequence, keep=tuple(kept), stop=tuple(stop), heard_at=hearing.at
         )
+        answers.append((beat.node_id, answer))
 
     def _watch(self) -> None:
         """Silent nodes and leases that ran out: only after nodes could be heard for a whole lease."""
@@ -560,6 +561,7 @@ class Scheduler:
                 generation=leased.generation,
                 replace_existing=leased.replace_existing or leased.generation > 1,
                 device_id=leased.device_id,
+                assigned_at=leased.assigned_at,
             )
             by_step.setdefault(leased.step_id, []).append(order)
         return [Launch(script=scripts[s], orders=tuple(orders)) for s, orders in by_step.items()]

@@ -185,6 +185,8 @@ class Leased:
     generation: int
     replace_existing: bool
     device_id: str
+    assigned_at: float
+    """By the database's clock, in seconds since 1970."""
     edition: int = 1
     """Of the job."""
 
@@ -199,6 +201,7 @@ def _leased_query(dialect: str) -> sa.Select[Any]:
             _ATTEMPT.c.step_id,
             _ATTEMPT.c.generation,
             _ATTEMPT.c.device_id,
+            _ATTEMPT.c.assigned_at,
             _TASK.c.idx,
             _JOB.c.replaces_existing,
             _JOB.c.edition,
@@ -222,6 +225,7 @@ def leased(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Leased
             generation=row["generation"],
             replace_existing=row["replaces_existing"],
             device_id=row["device_id"],
+            assigned_at=row["assigned_at"],
             edition=row["edition"],
         )
         for row in db.execute(_leased_query(db.dialect.name), {"ids": sorted(attempt_ids)}).mappings()

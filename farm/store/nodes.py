@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -43,6 +43,8 @@ class Hearing:
     is_first: bool = False
     """Of its session, as far as the farm knows; it was taken in. It may be an old one, of an agent that has
     been restarted since: what it does not list may run all the same."""
+    at: float | None = field(default=None, compare=False)
+    """When it was taken in, by the database's clock; None if it was not, or was the first of its node."""
 
 
 def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
@@ -107,7 +109,7 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     if any(load.fault or load.closed or load.complaint for load in beat.loads):
         before = () if is_new_session else [rows.from_json(DeviceLoad, load) for load in row["loads"]]
         _tell_of_devices(db, beat, before)
-    return Hearing(is_first=is_new_session)
+    return Hearing(is_first=is_new_session, at=now)
 
 
 _KNOWN = sa.select(_T, db_now().label("now")).where(_T.c.id == sa.bindparam("of_node"))

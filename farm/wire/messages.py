@@ -108,6 +108,8 @@ class Order:
     generation: int = 1
     replace_existing: bool = False
     device_id: str = "cpu"
+    assigned_at: float | None = None
+    """When its lease began, by the farm's clock (seconds since 1970); None: the farm does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,8 @@ class HeartbeatAnswer:
     stop: tuple[AttemptId, ...] = ()
     refused: str = ""
     """Not empty: the farm does not take this node (another one of its name is alive; wire too old)."""
+    heard_at: float | None = None
+    """When the heartbeat was taken in, by the clock of `Order.assigned_at`; None: the farm does not say."""
     kind: Literal["heartbeat-answer"] = "heartbeat-answer"
 
 

@@ -221,10 +221,15 @@ MUTANTS: tuple[Mutant, ...] = (
         cuts=(
             Cut(
                 f"{_LIFECYCLE}._launch",
-                "needs_confirming=script.isolation is Isolation.EXCLUSIVE,",
+                "needs_confirming=since is None,",
                 "needs_confirming=False,",
             ),
         ),
+        profile="exclusive",
+    ),
+    Mutant(
+        name="an exclusive lease counts from a heartbeat after its assignment",
+        cuts=(Cut(f"{_LIFECYCLE}._assigned_since", "if heard <= assigned_at", "if heard"),),
         profile="exclusive",
     ),
     Mutant(

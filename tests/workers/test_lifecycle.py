@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -33,18 +34,25 @@ def script(isolation: Isolation = Isolation.STAGED, job_uid: str = "job") -> Ste
     )
 
 
-def order(name: str, device_id: str = "cpu") -> Order:
+def order(name: str, device_id: str = "cpu", assigned_at: float | None = None) -> Order:
     return Order(
-        attempt_id=AttemptId(name), task_id=TaskId(1), label=name, parameters={}, device_id=device_id
+        attempt_id=AttemptId(name),
+        task_id=TaskId(1),
+        label=name,
+        parameters={},
+        device_id=device_id,
+        assigned_at=assigned_at,
     )
 
 
 def launch(
-    *names: str, isolation: Isolation = Isolation.STAGED, job_uid: str = "job"
+    *names: str,
+    isolation: Isolation = Isolation.STAGED,
+    job_uid: str = "job",
+    assigned_at: float | None = None,
 ) -> events.LaunchReceived:
-    return events.LaunchReceived(
-        launch=Launch(script=script(isolation, job_uid), orders=tuple(order(name) for name in names))
-    )
+    orders = tuple(order(name, assigned_at=assigned_at) for name in names)
+    return events.LaunchReceived(launch=Launch(script=script(isolation, job_uid), orders=orders))
 
 
 class Node:
@@ -102,7 +110,14 @@ class Node:
         del self.running[host_id]
         return self.tell(events.HostDied(host_id=host_id, reason=reason))
 
-    def answer(self, *, keep: tuple[str, ...] = (), stop: tuple[str, ...] = (), refused: str = "") -> None:
+    def answer(
+        self,
+        *,
+        keep: tuple[str, ...] = (),
+        stop: tuple[str, ...] = (),
+        refused: str = "",
+        heard_at: float | None = None,
+    ) -> None:
         sequence = self.heartbeats()[-1].sequence
         self.tell(
             events.HeartbeatAnswered(
@@ -111,6 +126,7 @@ class Node:
                     keep=tuple(map(AttemptId, keep)),
                     stop=tuple(map(AttemptId, stop)),
                     refused=refused,
+                    heard_at=heard_at,
                 )
             )
         )
@@ -414,6 +430,73 @@ def test_an_exclusive_launch_waits_for_the_farms_word() -> None:
     node.answer(keep=("e",), stop=("f",))
     assert list(node.running.values()) == ["e"]
     assert node.end_of("f").outcome is Outcome.CANCELLED
+
+
+FARM_CLOCK = 1_700_000_000.0
+
+
+def heard_node() -> tuple[Node, float]:
+    """A node of which the farm has just taken in a heartbeat, at FARM_CLOCK; and when it was sent."""
+    node = Node()
+    sent_at = node.now
+    node.now += 1.0
+    node.answer(heard_at=FARM_CLOCK)
+    return node, sent_at
+
+
+def test_an_exclusive_launch_assigned_after_an_answered_heartbeat_begins_at_once() -> None:
+    node, sent_at = heard_node()
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE, assigned_at=FARM_CLOCK + 0.5))
+    assert list(node.running.values()) == ["e"]
+    assert node.core.fence_at(AttemptId("e"), node.now) == sent_at + RULES.fence_s, "not from its arrival"
+
+
+def test_an_exclusive_launch_assigned_before_the_last_answered_heartbeat_waits() -> None:
+    node, _ = heard_node()
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE, assigned_at=FARM_CLOCK - 0.5))
+    assert not node.running
+
+
+def test_an_exclusive_launch_is_counted_from_the_heartbeat_before_its_assignment() -> None:
+    node, sent_at = heard_node()
+    node.tell(events.Tick(), after_s=5.0)  # sends the next
+    node.answer(heard_at=FARM_CLOCK + 5.0)
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE, assigned_at=FARM_CLOCK + 4.5), after_s=0.5)
+    assert list(node.running.values()) == ["e"]
+    assert node.core.fence_at(AttemptId("e"), node.now) == sent_at + RULES.fence_s
+
+
+def test_an_exclusive_launch_that_was_long_on_its_way_waits_though_nothing_was_answered_since() -> None:
+    node, _ = heard_node()
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE, assigned_at=FARM_CLOCK + 0.5), after_s=11.0)
+    assert not node.running, "its lease may be nearly over"
+    node.answer(keep=("e",))
+    assert list(node.running.values()) == ["e"]
+
+
+@given(
+    sent=st.lists(st.floats(0.1, 8.0), min_size=1, max_size=6),
+    ways=st.lists(st.floats(0.0, 3.0), min_size=6, max_size=6),
+    assigned_at=st.floats(0.0, 60.0),
+    late_s=st.floats(0.0, 40.0),
+    skew_s=st.floats(-1e6, 1e6),
+)
+def test_an_exclusive_attempt_is_never_counted_from_after_its_assignment(
+    sent: list[float], ways: list[float], assigned_at: float, late_s: float, skew_s: float
+) -> None:
+    """Whatever the clocks of farm and node show, and however long messages are on their way."""
+    node = Node()
+    begin = node.now
+    for pause_s, way_s in zip(sent, ways, strict=False):
+        node.tell(events.HelloAsked(), after_s=pause_s)  # sends a heartbeat
+        node.now += way_s
+        if node.now - begin > assigned_at + late_s:
+            break
+        node.answer(heard_at=node.now + skew_s)
+    node.now = max(node.now, begin + assigned_at + late_s)
+    node.tell(launch("e", isolation=Isolation.EXCLUSIVE, assigned_at=begin + assigned_at + skew_s))
+    if node.running:
+        assert node.core.fence_at(AttemptId("e"), node.now) <= begin + assigned_at + RULES.fence_s + 1e-6
 
 
 def test_what_the_farm_no_longer_wants_is_stopped() -> None:
