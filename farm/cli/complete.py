@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
 from farm.cli import client
 from farm.cli.show import shown
-from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields
+from farm.control.fields import FIELDS
 from farm.errors import FarmError
-from farm.flow.filters import Field, Table
+from farm.flow.filters import Field
 from farm.settings import load_settings
 
 Offer = tuple[str, str]
 """(what is typed, what it is)"""
 _MOST_JOBS: Final = 50
 _PATIENCE_S: Final = 0.0
-TABLES: Final[Mapping[str, Table[Any]]] = {
-    "jobs": job_fields(0.0),
-    "tasks": TASK_FIELDS,
-    "nodes": NODE_FIELDS,
-    "events": event_fields(0.0),
-}
 
 
 def jobs(typed: str) -> list[Offer]:
@@ -51,13 +45,13 @@ def hooks(typed: str) -> list[Offer]:
 
 
 def states(typed: str, of: str) -> list[Offer]:
-    return _starting(((name, "") for name in TABLES[of]["state"].choices), typed)
+    return _starting(((name, "") for name in FIELDS[of](0.0)["state"].choices), typed)
 
 
 def columns(typed: str, of: str) -> list[Offer]:
     """Fields between commas: the last one is completed."""
     before, comma, last = typed.rpartition(",")
-    offers = _starting(((field.name, field.help) for field in TABLES[of].values()), last)
+    offers = _starting(((field.name, field.help) for field in FIELDS[of](0.0).values()), last)
     return [(before + comma + name, told) for name, told in offers]
 
 
@@ -70,12 +64,12 @@ def filters(typed: str, of: str) -> list[Offer]:
     """The last word of a filter: a field, or a value of one that has a known list."""
     before, blank, word = typed.rpartition(" ")
     name, equals, value = word.partition("=")
-    field = TABLES[of].get(name.removesuffix("!"))
+    field = FIELDS[of](0.0).get(name.removesuffix("!"))
     if equals and field is not None:
         listed, comma, last = value.rpartition(",")
         offers = _starting(((choice, "") for choice in field.choices), last)
         return [(f"{before}{blank}{name}={listed}{comma}{choice}", told) for choice, told in offers]
-    offers = _starting(((_begun(field), field.help) for field in TABLES[of].values()), word)
+    offers = _starting(((_begun(field), field.help) for field in FIELDS[of](0.0).values()), word)
     return [(before + blank + begun, told) for begun, told in offers]
 
 

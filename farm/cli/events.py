@@ -7,12 +7,10 @@ import time
 from typing import Any, Final
 
 from farm.cli import show
-from farm.cli.answers import read
-from farm.cli.client import Client
 from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected, find_job
 from farm.cli.show import Column, cell
-from farm.control.fields import event_fields
+from farm.control.fields import HOOK_FIELDS, event_fields
 from farm.control.views import HookView
 from farm.errors import Unavailable, UserError
 from farm.model.events import Event
@@ -34,7 +32,7 @@ def events(client: Connected, *, job: str | None, limit: int, is_following: bool
     newest = connected.get("/events", newest="true", limit=max(looked, limit), job_id=job_id)["items"]
     newest.sort(key=lambda item: int(item["id"]))
     found = list(listing.matching(newest))[-limit:]
-    if wanted.columns is not None or wanted.sort is not None or (not is_following and _is_plain(wanted)):
+    if wanted.columns is not None or wanted.sort is not None or (not is_following and wanted.is_for_scripts):
         columns = [Column("Event", shrinks=True)]
         listing.put(found, columns, lambda event: [cell(event.text)], empty="nothing has happened yet")
         return
@@ -54,30 +52,18 @@ def events(client: Connected, *, job: str | None, limit: int, is_following: bool
         time.sleep(_RECONNECT_S)
 
 
-def _is_plain(wanted: Wanted) -> bool:
-    """For scripts: JSON in one piece, or numbers alone."""
-    return wanted.is_json or wanted.is_quiet
-
-
-def hooks(client: Client, *, is_json: bool) -> None:
-    answers = list(client.items("/hooks"))
-    if is_json:
-        show.data(answers)
-        return
-    found = [read(HookView, answer) for answer in answers]
-    show.table(
-        [Column("Hook"), Column("Kind"), Column("When a job"), Column("Of")],
-        (
-            [
-                cell(hook.name),
-                cell(hook.kind),
-                cell(", ".join(hook.on)),
-                "every job" if hook.every_job else "jobs that ask for it",
-            ]
-            for hook in found
-        ),
-        empty="this farm has no hooks: its setting `hooks` defines them",
+def hooks(client: Connected, wanted: Wanted) -> None:
+    listing = Listing(HookView, HOOK_FIELDS, "hooks", wanted)
+    empty = (
+        "no such hooks" if wanted.is_filtered else "this farm has no hooks: its setting `hooks` defines them"
     )
+    columns = [Column("Hook", shrinks=True), Column("Kind"), Column("When a job"), Column("Of")]
+    listing.put(listing.matching(client().items("/hooks")), columns, _hook_row, empty=empty)
+
+
+def _hook_row(hook: HookView) -> list[Any]:
+    of = "every job" if hook.every_job else "jobs that ask for it"
+    return [cell(hook.name), cell(hook.kind), cell(", ".join(hook.on)), of]
 
 
 def _event(event: Event, item: Any, *, is_json: bool, is_quiet: bool) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote
 
 from farm.cli import show
 from farm.cli.answers import read
 from farm.cli.client import Client
+from farm.cli.listing import Listing, Wanted
+from farm.cli.naming import Connected
 from farm.cli.show import Column, cell
+from farm.control.fields import LIMIT_FIELDS
 from farm.control.views import LimitRequest, LimitView
 from farm.model.limits import LimitScope, check_limit_name
 from farm.text import plural
@@ -15,34 +19,29 @@ from farm.text import plural
 _HOLDERS = 5
 
 
-def listed(client: Client, *, is_json: bool) -> None:
-    answers = list(client.items("/limits"))
-    if is_json:
-        show.data(answers)
-        return
-    found = [read(LimitView, answer) for answer in answers]
-    show.table(
-        [
-            Column("Limit", shrinks=True, least=10),
-            Column("Per"),
-            Column("In use", is_right=True),
-            Column("Of", is_right=True),
-            Column("Waiting", is_right=True),
-            Column("Held by", shrinks=True, least=10),
-        ],
-        (
-            [
-                cell(limit.name),
-                cell(limit.per),
-                cell(f"{limit.used:,}", "" if limit.free else "yellow"),
-                cell(f"{limit.amount:,}"),
-                cell(f"{limit.waiting:,}" if limit.waiting else "-"),
-                cell(_holders(limit)),
-            ]
-            for limit in found
-        ),
-        empty="no limits: farm limits set NAME N makes one",
-    )
+def listed(client: Connected, wanted: Wanted) -> None:
+    listing = Listing(LimitView, LIMIT_FIELDS, "limits", wanted)
+    columns = [
+        Column("Limit", shrinks=True, least=10),
+        Column("Per"),
+        Column("In use", is_right=True),
+        Column("Of", is_right=True),
+        Column("Waiting", is_right=True),
+        Column("Held by", shrinks=True, least=10),
+    ]
+    empty = "no such limits" if wanted.is_filtered else "no limits: farm limits set NAME N makes one"
+    listing.put(listing.matching(client().items("/limits")), columns, _row, empty=empty)
+
+
+def _row(limit: LimitView) -> list[Any]:
+    return [
+        cell(limit.name),
+        cell(limit.per),
+        cell(f"{limit.used:,}", "" if limit.free else "yellow"),
+        cell(f"{limit.amount:,}"),
+        cell(f"{limit.waiting:,}" if limit.waiting else "-"),
+        cell(_holders(limit)),
+    ]
 
 
 def _holders(limit: LimitView) -> str:

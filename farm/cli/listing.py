@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 from farm.cli import show
 from farm.cli.answers import read
 from farm.cli.show import Column, cell
-from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields, stalled_fields
+from farm.control.fields import FIELDS
 from farm.errors import UserError
 from farm.flow.filters import Field, Kind, Table, chosen_fields, find_field, ordered, parse
 
@@ -30,6 +30,10 @@ class Wanted:
     @property
     def is_filtered(self) -> bool:
         return bool(" ".join(self.words).strip())
+
+    @property
+    def is_for_scripts(self) -> bool:
+        return self.is_json or self.is_quiet
 
 
 class Listing(Generic[T]):
@@ -129,13 +133,7 @@ _LANGUAGE: Final = (
 
 def explain(of: str | None, *, is_json: bool) -> None:
     """Print the language and the fields of one list, or of all."""
-    tables: dict[str, Table[Any]] = {
-        "jobs": job_fields(0.0),
-        "tasks": TASK_FIELDS,
-        "nodes": NODE_FIELDS,
-        "events": event_fields(0.0),
-        "stalled": stalled_fields(0.0),
-    }
+    tables: dict[str, Table[Any]] = {name: fields(0.0) for name, fields in FIELDS.items()}
     chosen = tables if of is None else {of: tables[of]}
     if is_json:
         show.data(

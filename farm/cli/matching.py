@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from farm.cli import show
 from farm.cli.answers import read
 from farm.cli.client import Client
-from farm.cli.naming import find_job
+from farm.cli.listing import Listing, Wanted
+from farm.cli.naming import Connected, find_job
 from farm.cli.show import Column, cell
 from farm.cli.stalled import costs_told
-from farm.control.views import MatchingView, PolicySpread, ProfileView, StepProfile
+from farm.control.fields import MODEL_FIELDS
+from farm.control.views import MatchingView, ModelWorth, PolicySpread, ProfileView, StepProfile
 from farm.flow.stats import Calibration, Spread, Within
 from farm.model.work import Profile
 from farm.text import duration, plural
@@ -127,34 +131,25 @@ def stats(client: Client, *, is_json: bool) -> None:
         show.note(f"{show.shown(node.node, 60)} takes {node.factor:.2f} times as long as others of its kind")
 
 
-def capacity(client: Client, *, is_json: bool) -> None:
-    answer = client.get("/matching")
-    if is_json:
-        show.data(answer["models"])
-        return
-    view = read(MatchingView, answer)
-    dearest = max((model.price for model in view.models), default=0.0)
-    show.table(
-        [
-            Column("Device model", shrinks=True),
-            Column("Slots", is_right=True),
-            Column("Share of worth", is_right=True),
-            Column("One more saves", is_right=True),
-        ],
-        [
-            [
-                cell(model.model),
-                cell(model.slots),
-                cell(f"{model.slots * model.price:.0%}"),
-                cell(
-                    duration(model.one_more_saves_s)
-                    if model.price > _EARNS_NOTHING * dearest
-                    else "nothing now"
-                ),
-            ]
-            for model in view.models
-        ],
-        empty="no prices yet: the predictive policy sets them when work waits",
-    )
-    if view.models:
-        show.note(f"of the {duration(view.waiting_bound_s)} that the waiting work takes at least")
+def capacity(client: Connected, wanted: Wanted) -> None:
+    listing = Listing(ModelWorth, MODEL_FIELDS, "models", wanted)
+    answer = client().get("/matching")
+    found = list(listing.matching(answer["models"]))
+    dearest = max((model.price for model, _ in found), default=0.0)
+
+    def row(model: ModelWorth) -> list[Any]:
+        is_earning = model.price > _EARNS_NOTHING * dearest
+        saved = duration(model.one_more_saves_s) if is_earning else "nothing now"
+        return [cell(model.model), cell(model.slots), cell(f"{model.slots * model.price:.0%}"), cell(saved)]
+
+    columns = [
+        Column("Device model", shrinks=True),
+        Column("Slots", is_right=True),
+        Column("Share of worth", is_right=True),
+        Column("One more saves", is_right=True),
+    ]
+    empty = "no prices yet: the predictive policy sets them when work waits"
+    listing.put(found, columns, row, empty="no such models" if wanted.is_filtered else empty)
+    if found and not wanted.is_for_scripts:
+        bound_s = read(MatchingView, answer).waiting_bound_s
+        show.note(f"of the {duration(bound_s)} that the waiting work takes at least")

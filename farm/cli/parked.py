@@ -5,49 +5,78 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from farm.broker import parked
+from farm.broker.parked import Parked
 from farm.cli import show
+from farm.cli.listing import Listing, Wanted
 from farm.cli.show import Column
 from farm.errors import UserError
+from farm.flow.filters import Field, Kind, Table, table
 from farm.settings import Settings
 from farm.text import plural, size
 
 COLUMNS = (
     Column(title="ID"),
-    Column(title="PARKED"),
-    Column(title="TO", shrinks=True),
-    Column(title="BY", shrinks=True),
-    Column(title="KIND"),
-    Column(title="WIRE", is_right=True),
-    Column(title="SIZE", is_right=True),
-    Column(title="WHY", shrinks=True, least=10),
+    Column(title="Parked"),
+    Column(title="To", shrinks=True),
+    Column(title="By", shrinks=True),
+    Column(title="Kind"),
+    Column(title="Wire", is_right=True),
+    Column(title="Size", is_right=True),
+    Column(title="Why", shrinks=True, least=10),
 )
 
 
-def show_parked(settings: Settings, *, is_json: bool) -> None:
-    found = parked.listed(_broker(settings))
-    if is_json:
-        show.data([asdict(message) for message in found])
-        return
-    now = time.time()
-    show.table(
-        COLUMNS,
-        [
-            [
-                show.cell(message.id),
-                show.cell(show.when(message.at, now) if message.at else "?"),
-                show.cell(message.queue),
-                show.cell(message.by or "?"),
-                show.cell(message.kind or "?"),
-                show.cell("?" if message.wire is None else message.wire),
-                show.cell(size(message.size_bytes)),
-                show.cell(message.reason),
-            ]
-            for message in found
-        ],
-        empty="nothing is parked",
+def fields_of(now: float) -> Table[Parked]:
+    return table(
+        (
+            Field(name="id", kind=Kind.TEXT, of=lambda message: message.id, help="what it is called"),
+            Field(name="to", kind=Kind.TEXT, of=lambda message: message.queue, help="where it was going"),
+            Field(name="by", kind=Kind.TEXT, of=lambda message: message.by, help="who could not read it"),
+            Field(name="kind", kind=Kind.TEXT, of=lambda message: message.kind, help="what it says it is"),
+            Field(
+                name="wire",
+                kind=Kind.NUMBER,
+                of=lambda message: message.wire,
+                help="of this version of the wire",
+            ),
+            Field(
+                name="size",
+                kind=Kind.SIZE,
+                of=lambda message: message.size_bytes / 2**20,
+                help="how long it is",
+            ),
+            Field(
+                name="age",
+                kind=Kind.DURATION,
+                of=lambda message: max(now - message.at, 0.0) if message.at else None,
+                help="since it was parked",
+            ),
+            Field(name="why", kind=Kind.TEXT, of=lambda message: message.reason, help="why it was parked"),
+        )
     )
+
+
+def show_parked(settings: Settings, wanted: Wanted) -> None:
+    now = time.time()
+    listing = Listing(Parked, fields_of(now), "parked messages", wanted)
+    found = [(message, asdict(message)) for message in parked.listed(_broker(settings))]
+
+    def row(message: Parked) -> list[Any]:
+        return [
+            show.cell(message.id),
+            show.cell(show.when(message.at, now) if message.at else "?"),
+            show.cell(message.queue),
+            show.cell(message.by or "?"),
+            show.cell(message.kind or "?"),
+            show.cell("?" if message.wire is None else message.wire),
+            show.cell(size(message.size_bytes)),
+            show.cell(message.reason),
+        ]
+
+    listing.put([pair for pair in found if listing.filter(pair[0])], COLUMNS, row, empty="nothing is parked")
 
 
 def replay(settings: Settings, ids: Sequence[str], *, takes_all: bool) -> None:

@@ -8,7 +8,10 @@ from urllib.parse import quote
 from farm.cli import show
 from farm.cli.answers import read
 from farm.cli.client import Client
+from farm.cli.listing import Listing, Wanted
+from farm.cli.naming import Connected
 from farm.cli.show import Column, cell
+from farm.control.fields import TOKEN_FIELDS
 from farm.control.views import NewTokenView, TokenRequest, TokenView
 from farm.errors import UserError
 
@@ -25,16 +28,13 @@ def create(client: Client, *, name: str, user: str, role: str, is_json: bool) ->
     show.note(f"this is shown once; {made.user} puts it into farm.toml as api_token, or into FARM_API_TOKEN")
 
 
-def listed(client: Client, *, is_json: bool) -> None:
-    answers = list(client.items("/tokens"))
-    if is_json:
-        show.data(answers)
-        return
-    found = [read(TokenView, answer) for answer in answers]
-    show.table(
+def listed(client: Connected, wanted: Wanted) -> None:
+    listing = Listing(TokenView, TOKEN_FIELDS, "tokens", wanted)
+    listing.put(
+        listing.matching(client().items("/tokens")),
         [Column("Name", shrinks=True, least=12), Column("User", shrinks=True), Column("Role")],
-        ([cell(token.name), cell(token.user), cell(token.role)] for token in found),
-        empty="no tokens",
+        lambda token: [cell(token.name), cell(token.user), cell(token.role)],
+        empty="no such tokens" if wanted.is_filtered else "no tokens",
     )
 
 

@@ -1,4 +1,4 @@
-"""What jobs, tasks, nodes and events can be filtered by and listed with: one table of fields each.
+"""What whatever is listed can be filtered by and listed with: one table of fields each.
 
 The command line's `--columns` and filters, and the live view's, read these very tables.
 """
@@ -6,16 +6,21 @@ The command line's `--columns` and filters, and the live view's, read these very
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from farm.control.views import JobView, StalledView
+from farm.control.views import HookView, JobView, LimitView, ModelWorth, StalledView, TokenView
 from farm.errors import UserError
-from farm.flow.filters import Field, Kind, Table, table
+from farm.flow.filters import Field, Kind, Table, Value, table
+from farm.model.attempts import Attempt
+from farm.model.decisions import Decision
 from farm.model.events import Event, EventKind
 from farm.model.frames import parse_frames
+from farm.model.limits import LimitScope
 from farm.model.machines import DeviceKind, Node
 from farm.model.stalls import StallKind
-from farm.model.states import ENDED_JOBS, JobState, NodeState, TaskState
+from farm.model.states import ENDED_JOBS, AttemptState, JobState, NodeState, TaskState
 from farm.model.work import Tag, Task
 
 _FRAMES_IN_LABEL: Final = re.compile(r"(?:^|\bFrames?=)(-?[0-9][-0-9,:]*)(?=$| )")
@@ -331,6 +336,194 @@ def stalled_fields(now: float) -> Table[StalledView]:
             Field(name="text", kind=Kind.TEXT, of=lambda line: line.stall.text, help="by which evidence"),
         )
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """An attempt, and what people call the things that it names by number."""
+
+    attempt: Attempt
+    label: str
+    """Of its task; empty: not known."""
+    runner_up: str
+    """What its decision's runner-up is called; empty: not known, or none."""
+
+    @property
+    def why(self) -> str:
+        decision = self.attempt.decision
+        return "not told by the policy in force then" if decision is None else decision.why(self.runner_up)
+
+
+def _decided(of: Callable[[Decision], Value]) -> Callable[[Placed], Value]:
+    return lambda line: None if line.attempt.decision is None else of(line.attempt.decision)
+
+
+ATTEMPT_FIELDS: Final[Table[Placed]] = table(
+    (
+        Field(name="task", kind=Kind.NUMBER, of=lambda line: line.attempt.task_id, help="the task's number"),
+        Field(
+            name="frame",
+            kind=Kind.FRAMES,
+            of=lambda line: label_frames(line.label),
+            help="the frames it rendered: frame=1-20",
+        ),
+        Field(name="label", kind=Kind.TEXT, of=lambda line: line.label, help="the task's parameters"),
+        Field(name="node", kind=Kind.TEXT, of=lambda line: line.attempt.node_id, help="where it ran"),
+        Field(
+            name="device",
+            kind=Kind.TEXT,
+            of=_decided(lambda decision: decision.model),
+            help="the device's model",
+        ),
+        Field(
+            name="state",
+            kind=Kind.CHOICE,
+            choices=tuple(AttemptState),
+            of=lambda line: line.attempt.state,
+            help="where it stands",
+        ),
+        Field(
+            name="time",
+            kind=Kind.DURATION,
+            of=lambda line: line.attempt.runtime_s,
+            help="how long it rendered",
+        ),
+        Field(
+            name="expected",
+            kind=Kind.DURATION,
+            of=_decided(lambda decision: decision.predicted_s),
+            help="likely time that was foreseen, loading included",
+        ),
+        Field(
+            name="worst",
+            kind=Kind.DURATION,
+            of=_decided(lambda decision: decision.upper_s),
+            help="9 times in 10 not more",
+        ),
+        Field(
+            name="load",
+            kind=Kind.DURATION,
+            of=_decided(lambda decision: decision.load_s),
+            help="of that, for loading the scene",
+        ),
+        Field(
+            name="suits",
+            kind=Kind.SHARE,
+            of=_decided(lambda decision: decision.advantage),
+            help="100 %: the work costs nowhere less; else the least cost over that here",
+        ),
+        Field(
+            name="best",
+            kind=Kind.SHARE,
+            of=_decided(lambda decision: decision.best_advantage),
+            help="the same of the work that the device suits best",
+        ),
+        Field(
+            name="rivals",
+            kind=Kind.NUMBER,
+            of=_decided(lambda decision: decision.near_equals),
+            help="steps that it suits about as well, this one too",
+        ),
+        Field(
+            name="price",
+            kind=Kind.NUMBER,
+            of=_decided(lambda decision: decision.price),
+            help="of a second of the device; all slots together cost 1",
+        ),
+        Field(
+            name="next",
+            kind=Kind.TEXT,
+            of=lambda line: line.runner_up,
+            help="the best match of the others",
+        ),
+        Field(name="why", kind=Kind.TEXT, of=lambda line: line.why, help="why this work got the device"),
+    )
+)
+
+LIMIT_FIELDS: Final[Table[LimitView]] = table(
+    (
+        Field(name="name", kind=Kind.TEXT, of=lambda limit: limit.name, help="the limit's name"),
+        Field(
+            name="per",
+            kind=Kind.CHOICE,
+            choices=tuple(LimitScope),
+            of=lambda limit: limit.per,
+            help="what takes of it",
+        ),
+        Field(name="used", kind=Kind.NUMBER, of=lambda limit: limit.used, help="how much is in use"),
+        Field(name="amount", kind=Kind.NUMBER, of=lambda limit: limit.amount, help="how much there is"),
+        Field(name="free", kind=Kind.NUMBER, of=lambda limit: limit.free, help="how much is left"),
+        Field(name="waiting", kind=Kind.NUMBER, of=lambda limit: limit.waiting, help="tasks that wait"),
+        Field(
+            name="jobs",
+            kind=Kind.TEXT,
+            of=lambda limit: tuple(str(each.job_id) for each in limit.holders),
+            help="jobs that hold of it",
+        ),
+    )
+)
+
+HOOK_FIELDS: Final[Table[HookView]] = table(
+    (
+        Field(name="name", kind=Kind.TEXT, of=lambda hook: hook.name, help="the hook's name"),
+        Field(
+            name="kind",
+            kind=Kind.CHOICE,
+            choices=("webhook", "command", "mail"),
+            of=lambda hook: hook.kind,
+            help="what it does",
+        ),
+        Field(name="on", kind=Kind.TEXT, of=lambda hook: hook.on, help="when a job does so"),
+        Field(
+            name="jobs",
+            kind=Kind.CHOICE,
+            choices=("every", "asking"),
+            of=lambda hook: "every" if hook.every_job else "asking",
+            help="for which jobs it is called",
+        ),
+    )
+)
+
+TOKEN_FIELDS: Final[Table[TokenView]] = table(
+    (
+        Field(name="name", kind=Kind.TEXT, of=lambda token: token.name, help="the token's name"),
+        Field(name="user", kind=Kind.TEXT, of=lambda token: token.user, help="whom it speaks for"),
+        Field(name="role", kind=Kind.TEXT, of=lambda token: token.role, help="what it may"),
+    )
+)
+
+MODEL_FIELDS: Final[Table[ModelWorth]] = table(
+    (
+        Field(name="model", kind=Kind.TEXT, of=lambda worth: worth.model, help="the device model"),
+        Field(name="slots", kind=Kind.NUMBER, of=lambda worth: worth.slots, help="how many of them"),
+        Field(
+            name="worth",
+            kind=Kind.SHARE,
+            of=lambda worth: worth.slots * worth.price,
+            help="their share of what the farm is worth to what waits",
+        ),
+        Field(
+            name="saves",
+            kind=Kind.DURATION,
+            of=lambda worth: worth.one_more_saves_s,
+            help="what one more would save of the time that what waits takes at least",
+        ),
+    )
+)
+
+FIELDS: Final[Mapping[str, Callable[[float], Table[Any]]]] = {
+    "jobs": job_fields,
+    "tasks": lambda _: TASK_FIELDS,
+    "nodes": lambda _: NODE_FIELDS,
+    "events": event_fields,
+    "stalled": stalled_fields,
+    "attempts": lambda _: ATTEMPT_FIELDS,
+    "limits": lambda _: LIMIT_FIELDS,
+    "hooks": lambda _: HOOK_FIELDS,
+    "tokens": lambda _: TOKEN_FIELDS,
+    "models": lambda _: MODEL_FIELDS,
+}
+"""Of everything that is listed, by its name in the plural; with the time now, in seconds since the epoch."""
 
 
 def label_frames(label: str) -> tuple[int, ...]:

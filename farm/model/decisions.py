@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from farm.model.ids import StepId
-from farm.text import duration
+
+_VISIBLE: Final = 0.01
+"""A difference of advantages that is worth a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +38,17 @@ class Decision:
     is_trial: bool = False
     """It went there for what it teaches, too: little was known of the step on this device model."""
 
-    def text(self) -> str:
-        """One line for people."""
-        told = (
-            f"{duration(self.predicted_s)} predicted on {self.model} (9 in 10 within {duration(self.upper_s)}"
-            f"{f', {duration(self.load_s)} of it loading' if self.load_s >= 0.5 else ''}), "
-            f"advantage {self.advantage:.2f} of {self.best_advantage:.2f}, "
-            f"{self.near_equals} near-equal{'' if self.near_equals == 1 else 's'}"
-        )
-        if self.runner_up is not None and self.runner_up_advantage is not None:
-            told += f"; next: step {self.runner_up} with {self.runner_up_advantage:.2f}"
-        return f"{told}; to learn how long it takes there" if self.is_trial else told
+    def why(self, runner_up: str = "") -> str:
+        """Why this work and no other got the device, for people. `runner_up`: what that is called."""
+        if self.near_equals <= 1:
+            told = "no other work that waited suits this device about as well"
+        else:
+            told = (
+                f"of {self.near_equals} jobs' steps that suit this device about as well, "
+                "first by priority, share and order"
+            )
+            if self.best_advantage - self.advantage >= _VISIBLE:
+                told += f", though one suits it better ({self.best_advantage:.0%})"
+            if self.runner_up is not None:
+                told += f"; the other best match: {runner_up or f'step {self.runner_up}'}"
+        return f"to learn how long it takes on this model; {told}" if self.is_trial else told

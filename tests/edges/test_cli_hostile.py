@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import importlib
 import pkgutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "invite": (),
     "job": ("12",),
     "jobs": ("--columns", "all"),
-    "limits": (),
+    "limits list": (),
     "limits remove": ("arnold",),
     "limits set": ("arnold", "4"),
     "live": ("--once",),
@@ -49,7 +48,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "node": ("blade-3",),
     "nodes": ("--columns", "all"),
     "pause": ("12",),
-    "parked": (),
+    "parked list": (),
     "preview": ("12",),
     "priority": ("12", "80"),
     "profile": ("12",),
@@ -105,12 +104,18 @@ def badly_called(value: Any, key: str = "") -> Any:
     return HOSTILE if isinstance(value, str) and key not in KEPT and value not in WORDS else value
 
 
-def lay_out(farm: FakeFarm, tmp_path: Path) -> None:
-    engine = open_engine(f"sqlite:///{tmp_path}/none.db")
-    app = make_app(engine, Settings(state_dir=tmp_path), nudge=lambda: None)
+@pytest.fixture(scope="module")
+def routes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """As the API describes them."""
+    folder = tmp_path_factory.mktemp("none")
+    engine = open_engine(f"sqlite:///{folder}/none.db")
+    return make_app(engine, Settings(state_dir=folder), nudge=lambda: None).openapi()["paths"]
+
+
+def lay_out(farm: FakeFarm, routes: Any) -> None:
     places = {"job_id": "12", "task_id": "4711", "node_id": "blade-3", "name": "arnold"}
     places["attempt_id"] = examples.ATTEMPT.id
-    for path, methods in app.openapi()["paths"].items():
+    for path, methods in routes.items():
         for method, told in methods.items():
             answer = next(
                 (told["responses"][code] for code in ("200", "201") if code in told["responses"]), {}
@@ -156,8 +161,8 @@ def _has_only_commands(command: Any) -> bool:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_no_text_of_the_farm_harms_a_terminal(cli: Cli, farm: FakeFarm, tmp_path: Path, call: str) -> None:
-    lay_out(farm, tmp_path)
+def test_no_text_of_the_farm_harms_a_terminal(cli: Cli, farm: FakeFarm, routes: Any, call: str) -> None:
+    lay_out(farm, routes)
     result = cli(*call.split(), *CALLS[call])
     told = result.out + result.err
     assert is_safe(told), repr(told)

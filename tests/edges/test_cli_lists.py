@@ -6,8 +6,11 @@ import json
 
 import pytest
 
-from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fields, label_frames
+from farm.broker import parked
+from farm.broker.parked import Parked
+from farm.control.fields import FIELDS, NODE_FIELDS, job_fields, label_frames
 from farm.control.views import ChangedView
+from farm.http import examples
 from farm.model.ids import JobId, TaskId
 from farm.model.states import JobState, TaskState
 from farm.model.work import Counts
@@ -71,16 +74,103 @@ def test_columns_are_chosen_by_name(cli: Cli, listed: FakeFarm) -> None:
     assert answer == [{"id": 12, "name": "shot_010"}, {"id": 13, "name": "shot_020"}]
 
 
-def test_every_field_can_be_a_column(cli: Cli, listed: FakeFarm) -> None:
-    cli.patch.setenv("COLUMNS", "400")
-    for words, fields in (
-        (("jobs",), job_fields(0)),
-        (("tasks", "12"), TASK_FIELDS),
-        (("nodes",), NODE_FIELDS),
-        (("events",), event_fields(0)),
+LISTS = {
+    "jobs": ("jobs",),
+    "tasks": ("tasks", "12"),
+    "nodes": ("nodes",),
+    "events": ("events",),
+    "stalled": ("stalled",),
+    "attempts": ("explain", "12"),
+    "limits": ("limits",),
+    "hooks": ("hooks",),
+    "tokens": ("token", "list"),
+    "models": ("capacity",),
+}
+"""How what is listed is asked for."""
+
+
+@pytest.fixture
+def exemplary(farm: FakeFarm) -> FakeFarm:
+    """One of each, as the description of the API has it."""
+    farm.answer("GET", "/jobs/12", examples.shown(examples.JOB_VIEW))
+    farm.answer("GET", "/matching", examples.shown(examples.MATCHING))
+    for path, example in (
+        ("/jobs", examples.JOB_VIEW),
+        ("/jobs/12/tasks", examples.TASK),
+        ("/jobs/12/attempts", examples.ATTEMPT),
+        ("/nodes", examples.NODE),
+        ("/events", examples.EVENT),
+        ("/stalled", examples.STALLED),
+        ("/limits", examples.LIMIT),
+        ("/hooks", examples.HOOK),
+        ("/tokens", examples.TOKEN),
     ):
-        heading = cli.good(*words, "--columns", "all").splitlines()[0]
-        assert heading.lower().split() == list(fields)
+        farm.answer("GET", path, examples.page(example))
+    return farm
+
+
+@pytest.mark.parametrize("what", FIELDS)
+def test_every_list_takes_columns_filter_order_and_is_for_scripts(
+    cli: Cli, exemplary: FakeFarm, what: str
+) -> None:
+    cli.patch.setenv("COLUMNS", "400")
+    fields, words = FIELDS[what](0.0), LISTS[what]
+    name = next(iter(fields))
+    heading = cli.good(*words, "--columns", "all").splitlines()[0]
+    assert heading.lower().split() == list(fields)
+    (shown,) = json.loads(cli.good(*words, "--columns", name, "--json"))
+    assert list(shown) == [name]
+    value = str(shown[name])
+    assert cli.good(*words, "--quiet", "--sort", f"-{name}") == f"{value}\n"
+    assert cli.good(*words, f"{name}='{value}'", "-q") == f"{value}\n"
+    assert cli.good(*words, f"{name}!='{value}'", "-q") == ""
+    assert len(json.loads(cli.good(*words, "--json"))) == 1
+    assert cli.good(*words).count("\n") >= 1
+    assert "have no field 'nmae'" in cli.bad(*words, "nmae=1")
+
+
+def test_parked_messages_are_a_list_too(lonely_cli: Cli) -> None:
+    message = Parked(
+        id="3f9a",
+        queue="farm.reports",
+        by="blade-3",
+        at=1.0,
+        reason="wire 9",
+        kind="",
+        wire=9,
+        size_bytes=512,
+    )
+    lonely_cli.patch.setenv("FARM_BROKER_URL", "amqp://localhost:9/farm")
+    lonely_cli.patch.setattr(parked, "listed", lambda url: [message])
+    assert lonely_cli.good("parked", "wire>8", "-q") == "3f9a\n"
+    assert lonely_cli.good("parked", "list", "wire>9", "-q") == ""
+    assert json.loads(lonely_cli.good("parked", "--columns", "to,by", "--json")) == [
+        {"to": "farm.reports", "by": "blade-3"}
+    ]
+    assert "no field 'wier'; did you mean wire?" in lonely_cli.bad("parked", "--sort", "wier")
+
+
+def test_a_group_that_lists_still_names_the_nearest_command(lonely_cli: Cli) -> None:
+    assert "Did you mean 'set'?" in lonely_cli.bad("limits", "sett", "arnold", "3")
+    assert "Did you mean 'replay'?" in lonely_cli.bad("parked", "repaly")
+    assert "set     " in lonely_cli.good("limits", "--help")
+
+
+def test_why_a_task_went_where_it_did_is_told_in_words(cli: Cli, exemplary: FakeFarm) -> None:
+    cli.patch.setenv("COLUMNS", "200")
+    rival = examples.shown(examples.JOB_VIEW)
+    rival["job"] |= {"id": 13, "name": "shot_020", "steps": [rival["job"]["steps"][0] | {"id": 40}]}
+    exemplary.answers[("GET", "/jobs")] = [(200, page(rival), {})]
+    out = " ".join(cli.good("explain", "12").split())
+    assert "blade-3 succeeded 32 s 31 s-36 s 97 %" in out
+    assert (
+        "of 3 jobs' steps that suit this device about as well, first by priority, share and order, "
+        "though one suits it better (99%); the other best match: job 13 shot_020"
+    ) in out
+    assert "at the least cost" in cli("explain", "12").err
+    exemplary.answers[("GET", "/jobs")] = [(200, page(), {})]
+    assert "a job that is older, or gone" in " ".join(cli.good("explain", "12").split())
+    assert exemplary.last("GET", "/jobs/12/tasks").query["task"] == [str(examples.ATTEMPT.task_id)]
 
 
 def test_the_order_is_a_field_s(cli: Cli, listed: FakeFarm) -> None:
@@ -117,7 +207,7 @@ def test_the_fields_are_explained(lonely_cli: Cli) -> None:
     assert "state=failed and node~gpu" in out
     assert all(name in out for name in NODE_FIELDS)
     told = json.loads(lonely_cli.good("fields", "--json"))
-    assert set(told) == {"jobs", "tasks", "nodes", "events", "stalled"}
+    assert set(told) == set(FIELDS) == set(LISTS)
 
 
 def test_nothing_matches(cli: Cli, listed: FakeFarm) -> None:

@@ -2,44 +2,27 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
-from farm.cli import stalled
 from farm.cli.stalled import costs_told
 from farm.http import examples
 from farm.model.stalls import MoveCosts
+from tests.edges.cli_farm import Cli, FakeFarm
 
 
-class Answering:
-    """A farm with one stalled attempt."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, object]] = []
-
-    def get(self, path: str, **query: object) -> object:
-        self.asked.append((path, query.get("silent")))
-        return examples.page(examples.STALLED)
-
-
-def test_the_table_has_verdict_evidence_and_deed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    client = Answering()
-    stalled.stalled(client, with_silent=False, is_json=False)  # type: ignore[arg-type]
-    out = capsys.readouterr().out
+def test_the_table_has_verdict_evidence_and_deed(cli: Cli, farm: FakeFarm) -> None:
+    farm.answer("GET", "/stalled", examples.page(examples.STALLED))
+    cli.patch.setenv("COLUMNS", "200")
+    out = cli.good("stalled")
     for told in ("hung", "blade-3", "no CPU, no I/O for 2:10", "ended, to run on another node", "shot_010"):
         assert told in out
-    assert client.asked == [("/stalled", None)]
-    monkeypatch.setenv("COLUMNS", "80")
-    stalled.stalled(client, with_silent=True, is_json=False)  # type: ignore[arg-type]
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
-    assert client.asked[-1] == ("/stalled", "true")
+    assert farm.last("GET", "/stalled").query == {}
+    cli.patch.setenv("COLUMNS", "80")
+    assert max(map(len, cli.good("stalled", "--all").splitlines())) <= 80
+    assert farm.last("GET", "/stalled").query == {"silent": ["true"]}
 
 
-def test_json_is_the_farms_own_objects(capsys: pytest.CaptureFixture[str]) -> None:
-    stalled.stalled(Answering(), with_silent=False, is_json=True)  # type: ignore[arg-type]
-    (item,) = json.loads(capsys.readouterr().out)
+def test_json_is_the_farms_own_objects(cli: Cli, farm: FakeFarm) -> None:
+    farm.answer("GET", "/stalled", examples.page(examples.STALLED))
+    (item,) = json.loads(cli.good("stalled", "kind=hung", "--json"))
     assert item["stall"]["kind"] == "hung"
     assert item["attempt"]["evidence"]["cpu_idle_s"] == 130.0
 

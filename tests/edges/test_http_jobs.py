@@ -210,6 +210,10 @@ def test_tasks_are_found_by_frames_in_every_step(api: Api) -> None:
     assert found(frames="4-5") == [("Simulate", "4"), ("Simulate", "5"), ("Render", "4"), ("Render", "5")]
     assert found(frames="4-5", step="Render") == [("Render", "4"), ("Render", "5")]
     assert found(frames="4", state="waiting") == [("Render", "4")]
+    ids = [task["id"] for task in api.anna.get(f"{V1}/jobs/{job_id}/tasks").json()["items"]]
+    assert found(task=[ids[1], ids[8]]) == [("Simulate", "2"), ("Render", "4")]
+    assert found(task=ids[:3], frames="2-4") == [("Simulate", "2"), ("Simulate", "3")]
+    assert api.anna.get(f"{V1}/jobs/{job_id}/tasks", params={"task": ids[-1] + 1}).status_code == 404
     missing = api.anna.get(f"{V1}/jobs/{job_id}/tasks", params={"frames": "4-7"})
     assert missing.status_code == 400
     assert missing.json()["error"]["message"] == "no task renders 6-7 (2 frames); there are 1-5 (5 frames)"

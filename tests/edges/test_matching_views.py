@@ -144,6 +144,3 @@ def test_the_commands_print_what_the_api_tells(cli: Cli, farm: FakeFarm) -> None
     printed = cli.good("profile", str(job["job"]["id"]))
     assert "62% arithmetic" in printed
     assert "learnt from" in printed
-    page = {"items": [examples.shown(examples.ATTEMPT)], "next": None}
-    farm.answer("GET", f"/jobs/{job['job']['id']}/attempts", page)
-    assert "31 s predicted on NVIDIA GeForce RTX 4090" in cli.good("explain", str(job["job"]["id"]))

@@ -406,7 +406,7 @@ def test_every_decision_can_be_explained() -> None:
         assert decision is not None
         assert decision.predicted_s > 0
         assert 0 < decision.advantage <= 1
-        assert "predicted on" in decision.text()
+        assert "suit" in decision.why()
 
 
 @pytest.mark.parametrize("change", ["drain", "gone", "capabilities"])

@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from farm.cli.commands.options import AllParked, Connect, Json, LimitName, ParkedIds, examples, finish
+from farm.cli.commands.options import (
+    AllParked,
+    Connect,
+    Json,
+    LimitName,
+    ListedByDefault,
+    ParkedIds,
+    Quiet,
+    columns_of,
+    examples,
+    filter_of,
+    finish,
+    sort_of,
+    wanted,
+)
 
 if TYPE_CHECKING:
     from farm.cli.app import Programs
@@ -47,22 +61,33 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
             print(f"Ridgeline {__version__}, Python {platform.python_version()}")
 
     limits = typer.Typer(
+        cls=ListedByDefault,
         help="List the farm's limits, such as licences; set and remove them.",
-        invoke_without_command=True,
         rich_markup_mode=None,
     )
     app.add_typer(
         limits,
         name="limits",
-        epilog=examples("farm limits", "farm limits set arnold 10", "farm limits --json"),
+        epilog=examples("farm limits", "farm limits 'waiting>0'", "farm limits set arnold 10"),
     )
 
-    @limits.callback()
-    def list_limits(ctx: typer.Context, json: Json = False) -> None:
-        if ctx.invoked_subcommand is None:
-            from farm.cli import limits as limiting
+    @limits.command(
+        "list", epilog=examples("farm limits", "farm limits list 'waiting>0' --columns name,free")
+    )
+    def list_limits(
+        filter: Annotated[list[str] | None, filter_of("limits")] = None,
+        columns: Annotated[str | None, columns_of("limits")] = None,
+        sort: Annotated[str | None, sort_of("limits")] = None,
+        quiet: Quiet = False,
+        json: Json = False,
+    ) -> None:
+        """List them, as `farm limits` does.
 
-            limiting.listed(connect(), is_json=json)
+        How much is in use, by which jobs, and how many tasks wait.
+        """
+        from farm.cli import limits as limiting
+
+        limiting.listed(connect, wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
     @limits.command(
         "set", epilog=examples("farm limits set arnold 10", "farm limits set houdini 4 --per node")
@@ -114,12 +139,18 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
 
         tokens.create(connect(), name=name, user=user or name, role=role, is_json=json)
 
-    @token.command("list", epilog=examples("farm token list"))
-    def listed(json: Json = False) -> None:
+    @token.command("list", epilog=examples("farm token list", "farm token list 'user=anna' --quiet"))
+    def listed(
+        filter: Annotated[list[str] | None, filter_of("tokens")] = None,
+        columns: Annotated[str | None, columns_of("tokens")] = None,
+        sort: Annotated[str | None, sort_of("tokens")] = None,
+        quiet: Quiet = False,
+        json: Json = False,
+    ) -> None:
         """List the tokens' names, never the tokens."""
         from farm.cli import tokens
 
-        tokens.listed(connect(), is_json=json)
+        tokens.listed(connect, wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
     @token.command("revoke", epilog=examples("farm token revoke anna-laptop"))
     def revoke(name: Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")]) -> None:
@@ -187,21 +218,35 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
         database.restore(load_settings(), path)
 
     parked = typer.Typer(
-        help="Messages that nobody could read.", invoke_without_command=True, rich_markup_mode=None
+        cls=ListedByDefault, help="List messages that nobody could read; send them on.", rich_markup_mode=None
     )
     app.add_typer(parked, name="parked", epilog=examples("farm parked", "farm parked replay --all"))
 
-    @parked.callback()
-    def list_parked(context: typer.Context, json: Json = False) -> None:
-        """List messages that their receiver could not read, as from a newer version.
+    @parked.command("list", epilog=examples("farm parked", "farm parked list 'age>1d' --quiet"))
+    def list_parked(
+        filter: Annotated[
+            list[str] | None, typer.Argument(metavar="[FILTER]", help="Such as 'by~blade and age>1d'.")
+        ] = None,
+        columns: Annotated[
+            str | None,
+            typer.Option(metavar="A,B,C", help="Of id, to, by, kind, wire, size, age, why; or all."),
+        ] = None,
+        sort: Annotated[
+            str | None,
+            typer.Option(metavar="FIELD", help="In the order of this field; -FIELD turns it round."),
+        ] = None,
+        quiet: Quiet = False,
+        json: Json = False,
+    ) -> None:
+        """List them, as `farm parked` does.
 
-        Nothing is lost by it: each is kept until it is sent on or dropped.
+        Their receiver could not read them, as from a newer version. Nothing is lost by it: each is kept until
+        it is sent on or dropped.
         """
-        if context.invoked_subcommand is None:
-            from farm.cli import parked
-            from farm.settings import load_settings
+        from farm.cli import parked
+        from farm.settings import load_settings
 
-            parked.show_parked(load_settings(), is_json=json)
+        parked.show_parked(load_settings(), wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
     @parked.command("replay", epilog=examples("farm parked replay --all", "farm parked replay 3f9a0c1b2d4e"))
     def replay_parked(ids: ParkedIds = None, takes_all: AllParked = False) -> None:

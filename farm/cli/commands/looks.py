@@ -177,11 +177,17 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
 
         matching.profile(connect(), job, is_json=json)
 
-    @app.command(epilog=examples("farm stalled", "farm stalled --all --json"))
+    @app.command(
+        epilog=examples("farm stalled", "farm stalled 'kind=hung and node~gpu'", "farm stalled --all")
+    )
     def stalled(
+        filter: Annotated[list[str] | None, filter_of("stalled")] = None,
         everything: Annotated[
             bool, typer.Option("--all", "-a", help="Also what works and has said nothing for a while.")
         ] = False,
+        columns: Annotated[str | None, columns_of("stalled")] = None,
+        sort: Annotated[str | None, sort_of("stalled")] = None,
+        quiet: Quiet = False,
         json: Json = False,
     ) -> None:
         """List what runs and gets nowhere, and what was done.
@@ -190,7 +196,11 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
         """
         from farm.cli import stalled as stalls
 
-        stalls.stalled(connect(), with_silent=everything, is_json=json)
+        stalls.stalled(
+            connect,
+            with_silent=everything,
+            wanted=wanted(filter, columns, sort, is_quiet=quiet, is_json=json),
+        )
 
     @app.command(epilog=examples("farm stats", "farm stats --json"))
     def stats(json: Json = False) -> None:
@@ -200,22 +210,46 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
         matching.stats(connect(), is_json=json)
 
     @app.command(epilog=examples("farm capacity"))
-    def capacity(json: Json = False) -> None:
+    def capacity(
+        filter: Annotated[list[str] | None, filter_of("models")] = None,
+        columns: Annotated[str | None, columns_of("models")] = None,
+        sort: Annotated[str | None, sort_of("models")] = None,
+        quiet: Quiet = False,
+        json: Json = False,
+    ) -> None:
         """Show what one more device of each model would save."""
         from farm.cli import matching
 
-        matching.capacity(connect(), is_json=json)
+        matching.capacity(connect, wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
-    @app.command(epilog=examples("farm explain 12", "farm explain 12 --frame 7"))
+    @app.command(
+        epilog=examples(
+            "farm explain 12",
+            "farm explain 12 --frame 7",
+            "farm explain 12 'suits<50%' --columns frame,node,why",
+        )
+    )
     def explain(
         job: JobName,
+        filter: Annotated[list[str] | None, filter_of("attempts")] = None,
         frame: Annotated[int | None, typer.Option(metavar="N", help="Only attempts at this frame.")] = None,
+        columns: Annotated[str | None, columns_of("attempts")] = None,
+        sort: Annotated[str | None, sort_of("attempts")] = None,
+        quiet: Quiet = False,
         json: Json = False,
     ) -> None:
-        """Say why tasks went where they did, in figures."""
+        """Say why tasks went where they did, in figures.
+
+        Of each attempt what was foreseen, how well its device suits the work, and why this work got it.
+        """
         from farm.cli import explain as explaining
 
-        explaining.explain(connect(), job, frame=frame, is_json=json)
+        explaining.explain(
+            connect,
+            job,
+            frame=frame,
+            wanted=wanted(filter, columns, sort, is_quiet=quiet, is_json=json),
+        )
 
     @app.command(
         epilog=examples(
@@ -249,17 +283,35 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
         )
 
     @app.command(epilog=examples("farm hooks"))
-    def hooks(json: Json = False) -> None:
+    def hooks(
+        filter: Annotated[list[str] | None, filter_of("hooks")] = None,
+        columns: Annotated[str | None, columns_of("hooks")] = None,
+        sort: Annotated[str | None, sort_of("hooks")] = None,
+        quiet: Quiet = False,
+        json: Json = False,
+    ) -> None:
         """List the hooks that jobs may ask for with --hook."""
         from farm.cli import events
 
-        events.hooks(connect(), is_json=json)
+        events.hooks(connect, wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
     @app.command(epilog=examples("farm fields", "farm fields tasks"))
     def fields(
         of: Annotated[
-            Literal["jobs", "tasks", "nodes", "events", "stalled"] | None,
-            typer.Argument(metavar="[LIST]", help="jobs, tasks, nodes, events, stalled; all when left out."),
+            Literal[
+                "jobs",
+                "tasks",
+                "nodes",
+                "events",
+                "stalled",
+                "attempts",
+                "limits",
+                "hooks",
+                "tokens",
+                "models",
+            ]
+            | None,
+            typer.Argument(metavar="[LIST]", help="Of what: jobs, tasks and so on; all when left out."),
         ] = None,
         json: Json = False,
     ) -> None:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from farm.cli.client import Client
     from farm.cli.listing import Wanted
 
+_FILTER: Final = re.compile(r"[=~<>(\s]")
+"""No command's name holds one of these."""
 Connect = Callable[[], "Client"]
 """Called once what was typed is understood."""
+
+
+class ListedByDefault(TyperGroup):
+    """Commands about one thing: without one of them, what is typed is for `list`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        first = args[0] if args else ""
+        is_for_list = not first or _FILTER.search(first) or first.startswith("-")
+        if is_for_list and first not in ("-h", "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
 
 
 def examples(*lines: str) -> str:

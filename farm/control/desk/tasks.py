@@ -43,7 +43,8 @@ class TaskDesk:
         indexes = frame_indexes(self._engine, self._spaces, job_id, choice)
         with reading(self._engine) as db:
             job = jobs.read_job(db, job_id)
-            task_ids = ids_of(db, job, choice, indexes) if choice.frames is not None else None
+            is_narrowed = choice.frames is not None or choice.task_ids is not None
+            task_ids = ids_of(db, job, choice, indexes) if is_narrowed else None
             found = tasks.list_tasks(
                 db, job_id, step=choice.step, states=states, task_ids=task_ids, after=after, limit=limit
             )

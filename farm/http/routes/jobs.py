@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Header, Query, Response
+from pydantic import Field
 
 from farm.control.views import ChangedView, FoundLine, JobView, Page, PlanView, ProfileView, WhyView
 from farm.http import bodies, examples
@@ -211,11 +212,15 @@ def list_tasks(
     state: Annotated[list[TaskState], Query(description="Only in these states; may be repeated.")] = [],  # noqa: B006 - FastAPI copies it
     step: Annotated[str | None, Query(max_length=255, description="Only of this step.")] = None,
     frames: Frames = None,
+    task: Annotated[
+        list[Annotated[int, Field(ge=1, le=MAX_ID)]] | None,
+        Query(max_length=500, description="Only these, by their numbers; may be repeated."),
+    ] = None,
     after: After = 0,
     limit: Limit = 100,
 ) -> Page[Task]:
     """Tasks in order of id."""
-    choice = bodies.TaskChoice(frames=frames, step=step)
+    choice = bodies.TaskChoice(frames=frames, step=step, task_ids=None if task is None else tuple(task))
     return desk.tasks.list_tasks(JobId(job_id), choice, states=state, after=after, limit=limit)
 
 
