@@ -48,6 +48,7 @@ from workers.events import (
     Unwedged,
     Wedged,
 )
+from workers.heartbeats import NEWS_S, Heartbeats
 from workers.instructions import (
     CancelHost,
     Forget,
@@ -78,12 +79,6 @@ KILL_MARGIN_S = 1.0
 """A session host kills its renderer itself within `kill_grace_s`; this much later it is killed whole."""
 LOOK_AT_FILES_S = 60.0
 """For a session host to verify and publish what a renderer that had to be ended has written."""
-MOST_UNANSWERED = 64
-RECENT_HEARTBEATS = 2
-"""An exclusive attempt that was assigned longer ago than this many heartbeats begins with a renewed lease: it
-would have little left of its own."""
-NEWS_S = 1.0
-"""Least time between heartbeats that are sent because of news of a device."""
 
 
 class Phase(StrEnum):
@@ -162,8 +157,7 @@ class Lifecycle:
     """All that an agent knows of its attempts and hosts. Owned by one thread."""
 
     rules: Rules
-    first_sequence: int = 0
-    """Random for each session: an answer to an earlier session's heartbeat must match none of ours."""
+    heartbeats: Heartbeats
     held: dict[AttemptId, Held] = field(default_factory=dict)
     is_draining: bool = False
     refusal: str = ""
@@ -176,13 +170,7 @@ class Lifecycle:
     _busy: dict[str, int] = field(default_factory=dict)
     _failed: dict[str, str] = field(default_factory=dict)
     """Device id -> why it is of no use any more."""
-    _sent_last: float = float("-inf")
     _forgotten: OrderedDict[AttemptId, None] = field(default_factory=OrderedDict)
-    _sequence: int = 0
-    _sent_at: OrderedDict[int, float] = field(default_factory=OrderedDict)
-    _heard: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST_UNANSWERED))
-    """(When the farm took one of our heartbeats in, by its clock; when that was sent, by ours), in order."""
-    _next_heartbeat: float = 0.0
     _has_said_hello: bool = False
     _has_connected: bool = False
     _drain_at: float | None = None
@@ -196,10 +184,6 @@ class Lifecycle:
     def is_busy(self) -> bool:
         """Time matters: look again within a quarter of a second, not only at the next heartbeat."""
         return self._drain_at is not None or any(h.phase is not Phase.ENDED for h in self.held.values())
-
-    @property
-    def next_heartbeat(self) -> float:
-        return self._next_heartbeat
 
     def hosts(self) -> tuple[int, ...]:
         return tuple(self._hosts)
@@ -279,7 +263,7 @@ class Lifecycle:
                 if self._has_connected:
                     self._heartbeat(now, out)
             case LoadsChanged():
-                self._heartbeat_soon(now)
+                self.heartbeats.soon(now)
             case DeviceFailed(device_id=device_id, reason=reason):
                 self._device_failed(device_id, reason, now, out)
             case DevicesChanged(slots=slots):
@@ -312,7 +296,10 @@ class Lifecycle:
                 continue
             # The lease began when it was assigned, however long the launch was on its way. What could be
             # fenced too late begins at once only if that is known to be no longer ago than we think.
-            since = self._assigned_since(order.assigned_at, now) if is_exclusive else now
+            since: float | None = now
+            if is_exclusive:
+                every_s = self.rules.heartbeat_s
+                since = self.heartbeats.assigned_since(order.assigned_at, now, every_s=every_s)
             held = Held(
                 attempt_id=order.attempt_id,
                 phase=Phase.RECORDING,
@@ -331,17 +318,6 @@ class Lifecycle:
                 fresh.append((order.attempt_id, stage))
         if fresh:
             out.append(Record(attempts=tuple(fresh)))
-
-    def _assigned_since(self, assigned_at: float | None, now: float) -> float | None:
-        """A time of our clock before which the farm cannot have assigned this; None: none that is recent.
-
-        The farm assigned it after it had taken in a heartbeat of ours (both times are of the farm's clock),
-        and that after we had sent it.
-        """
-        if assigned_at is None:
-            return None
-        since = max((sent for heard, sent in self._heard if heard <= assigned_at), default=float("-inf"))
-        return since if now - since <= RECENT_HEARTBEATS * self.rules.heartbeat_s else None
 
     def _cannot_use(self, device_ids: Iterable[str]) -> str:
         """Why an attempt cannot run on these devices; empty: it can."""
@@ -574,16 +550,9 @@ class Lifecycle:
     # --- leases ---
 
     def _heartbeat(self, now: float, out: list[Instruction]) -> None:
-        self._sequence += 1
-        sequence = self.first_sequence + self._sequence
-        self._sent_at[sequence] = now
-        if len(self._sent_at) > MOST_UNANSWERED:
-            self._sent_at.popitem(last=False)
-        self._next_heartbeat = now + self.rules.heartbeat_s
-        self._sent_last = now
         out.append(
             SendHeartbeat(
-                sequence=sequence,
+                sequence=self.heartbeats.send(now, every_s=self.rules.heartbeat_s),
                 attempts=tuple(self.held),
                 is_full=not self._has_said_hello,
                 is_draining=self.is_draining,
@@ -591,10 +560,6 @@ class Lifecycle:
             )
         )
         self._has_said_hello = True
-
-    def _heartbeat_soon(self, now: float) -> None:
-        """At once, but not twice within NEWS_S: a load that trembles must not flood the farm."""
-        self._next_heartbeat = min(self._next_heartbeat, max(now, self._sent_last + NEWS_S))
 
     def _device_failed(self, device_id: str, reason: str, now: float, out: list[Instruction]) -> None:
         """End what runs or waits on the device; it runs elsewhere, no retry spent."""
@@ -607,7 +572,7 @@ class Lifecycle:
             grace_s = self.rules.kill_grace_s + KILL_MARGIN_S
             outcome = Outcome.NODE_FAULT if held.phase in _ON_HOST else Outcome.NODE_LOST
             self._stop(held, outcome, self._cannot_use([device_id]), grace_s, now, out)
-        self._heartbeat_soon(now)
+        self.heartbeats.soon(now)
         self._fill(now, out)
 
     def _devices_changed(self, slots: Mapping[str, int], now: float, out: list[Instruction]) -> None:
@@ -621,10 +586,8 @@ class Lifecycle:
         self._heartbeat(now, out)
 
     def _answered(self, answer: HeartbeatAnswer, now: float, out: list[Instruction]) -> None:
-        sent_at = self._sent_at.get(answer.sequence)
+        sent_at = self.heartbeats.answered(answer)
         if sent_at is not None:
-            if answer.heard_at is not None:
-                self._heard.append((answer.heard_at, sent_at))
             for attempt_id in answer.keep:
                 held = self.held.get(attempt_id)
                 if held is None:
@@ -658,12 +621,12 @@ class Lifecycle:
             out.append(TakeWork(is_wanted=False))
 
     def _tick(self, now: float, out: list[Instruction]) -> None:
-        if now >= self._next_heartbeat:
+        if now >= self.heartbeats.next_at:
             if self._has_connected:
                 self._heartbeat(now, out)
             else:
                 # A farm that knows of this node gives it work at once: its queues must be there first.
-                self._next_heartbeat = now + NEWS_S
+                self.heartbeats.next_at = now + NEWS_S
         is_over = self._drain_at is not None and now >= self._drain_at
         for held in list(self.held.values()):
             if held.phase is Phase.ENDED:

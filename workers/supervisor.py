@@ -55,6 +55,7 @@ from workers.celery_worker import CeleryWorker
 from workers.errands import Errands, remove_stage, tidy
 from workers.gauges import Gauges
 from workers.gpu.isolation import device_environment
+from workers.heartbeats import Heartbeats
 from workers.hosts import ADDRESS_SUFFIX, Found, HostProcess, SessionHost, TakenOverHost
 from workers.inbox import Inbox
 from workers.journal import Journal
@@ -263,7 +264,7 @@ class Supervisor:
                 lease_s=settings.lease_s,
                 kill_grace_s=settings.kill_grace_s,
             ),
-            first_sequence=secrets.randbits(30),
+            heartbeats=Heartbeats(first_sequence=secrets.randbits(30)),
         )
         core.restore(
             ended=[(a, e.stage) for a, e in journal.entries.items() if e.has_ended],
@@ -343,7 +344,7 @@ class Supervisor:
             if now >= next_tick:
                 self._handle(parts, events.Tick())
                 next_tick = now + _BUSY_TICK_S
-            wait_s = _BUSY_TICK_S if core.is_busy else max(core.next_heartbeat - now, 0.01)
+            wait_s = _BUSY_TICK_S if core.is_busy else max(core.heartbeats.next_at - now, 0.01)
             for key, _ in self._selector.select(wait_s):
                 key.data()
             for event in self._inbox.take():

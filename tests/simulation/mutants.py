@@ -229,7 +229,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="an exclusive lease counts from a heartbeat after its assignment",
-        cuts=(Cut(f"{_LIFECYCLE}._assigned_since", "if heard <= assigned_at", "if heard"),),
+        cuts=(Cut("workers.heartbeats:Heartbeats.assigned_since", "if heard <= assigned_at", "if heard"),),
         profile="exclusive",
     ),
     Mutant(

@@ -42,6 +42,7 @@ from tests.simulation.broker import Broker, Link, SimPublisher
 from tests.simulation.kernel import Kernel, Process, Violation
 from tests.simulation.truth import Truth
 from workers import events, instructions, staging
+from workers.heartbeats import Heartbeats
 from workers.journal import Journal
 from workers.lifecycle import Lifecycle, Rules
 from workers.scribe import Accepted, Note, OnHost, Received, Scribe
@@ -174,7 +175,7 @@ class Agent:
                 lease_s=settings.lease_s,
                 kill_grace_s=settings.kill_grace_s,
             ),
-            first_sequence=self.kernel.draw.getrandbits(30),
+            heartbeats=Heartbeats(first_sequence=self.kernel.draw.getrandbits(30)),
         )
         self.core.restore(
             ended=[(a, e.stage) for a, e in journal.entries.items() if e.has_ended],
@@ -261,7 +262,7 @@ class Agent:
             return
         self._handle(events.Tick())
         now = self.machine.boottime()
-        wait_s = _BUSY_TICK_S if self.core.is_busy else max(self.core.next_heartbeat - now, 0.01)
+        wait_s = _BUSY_TICK_S if self.core.is_busy else max(self.core.heartbeats.next_at - now, 0.01)
         self.kernel.at(wait_s, self._tick)
 
     # --- what it hears ---

@@ -15,6 +15,7 @@ from farm.model.work import Isolation, OutputSpec
 from farm.wire.messages import Finished, HeartbeatAnswer, Launch, Order, Started, StepScript, Stop
 from workers import events, instructions
 from workers import lifecycle as lc
+from workers.heartbeats import Heartbeats
 
 RULES = lc.Rules(node_id=NodeId("n1"), slots={"cpu": 2}, heartbeat_s=5.0, fence_s=20.0, kill_grace_s=2.0)
 
@@ -61,7 +62,7 @@ class Node:
     def __init__(
         self, rules: lc.Rules = RULES, *, hosts_get_ready: bool = True, disk_is_slow: bool = False
     ) -> None:
-        self.core = lc.Lifecycle(rules=rules, first_sequence=100)
+        self.core = lc.Lifecycle(rules=rules, heartbeats=Heartbeats(first_sequence=100))
         self.now = 1000.0
         self.hosts_get_ready = hosts_get_ready
         self.disk_is_slow = disk_is_slow
@@ -170,7 +171,7 @@ def test_an_attempt_goes_from_launch_to_acceptance() -> None:
 
 
 def test_nothing_runs_before_the_journal_has_it() -> None:
-    core = lc.Lifecycle(rules=RULES)
+    core = lc.Lifecycle(rules=RULES, heartbeats=Heartbeats(first_sequence=0))
     done = core.handle(launch("a"), 1.0)
     assert [type(i) for i in done] == [instructions.Record]
     done = core.handle(events.Recorded(attempt_ids=(AttemptId("a"),)), 1.0)
@@ -675,9 +676,9 @@ TestHistories.settings = hypothesis_settings(max_examples=60, stateful_step_coun
 
 def test_a_node_is_silent_until_its_queues_are_there() -> None:
     """A farm with work to do sends it as soon as it hears of the node; without a queue it would be lost."""
-    core = lc.Lifecycle(rules=RULES)
+    core = lc.Lifecycle(rules=RULES, heartbeats=Heartbeats(first_sequence=0))
     assert core.handle(events.Tick(), 1000.0) == []
-    assert core.next_heartbeat > 1000.0, "it would look again without a pause"
+    assert core.heartbeats.next_at > 1000.0, "it would look again without a pause"
     assert core.handle(events.Tick(), 1010.0) == []
     assert core.handle(events.HelloAsked(), 1010.2) == [], "its renderers have changed"
     said = core.handle(events.BrokerConnected(), 1010.5)
