@@ -14,8 +14,8 @@ from tests.e2e.services import PrivatePostgres, PrivateRabbit
 
 
 @pytest.fixture(scope="session")
-def sample_pictures(tmp_path_factory: pytest.TempPathFactory, blender_scenes: Path) -> Path:
-    """Three small images, a POV-Ray scene, and what the samples render, rendered by hand."""
+def sample_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three small images, a film of them, and a POV-Ray scene."""
     directory = tmp_path_factory.mktemp("frames")
     (directory / "ball.pov").write_text(
         "camera { location <0, 0, -4> look_at 0 } light_source { <2, 4, -3> rgb 1 }"
@@ -24,19 +24,21 @@ def sample_pictures(tmp_path_factory: pytest.TempPathFactory, blender_scenes: Pa
     for number in (1, 2, 3):
         ppm = directory / f"f.{number}.ppm"
         ppm.write_bytes(b"P6 64 36 255\n" + bytes([number * 60]) * (64 * 36 * 3))
-        subprocess.run(
-            ["ffmpeg", "-loglevel", "error", "-i", ppm, directory / f"f_{number:04d}.png"], check=True
-        )
-        ppm.unlink()
+    run("ffmpeg", "-loglevel", "error", "-i", directory / "f.%d.ppm", directory / "f_%04d.png")
     film = ("-i", directory / "f_%04d.png", "-pix_fmt", "yuv420p", directory / "film.mp4")
-    subprocess.run(["ffmpeg", "-loglevel", "error", *film], check=True)
-    for kind in ("PNG", "JPEG"):
-        where = ("-o", directory / "hand_####", "-F", kind, "-f", "1..3")
-        run("blender", "-b", blender_scenes / "small.blend", *where)
-    if shutil.which("povray") is not None:
-        scene = (f"+I{directory}/ball.pov", f"+O{directory}/hand.png")
-        run("povray", *scene, "+W64", "+H36", "+Q9", "+A0.3", "-D")
+    run("ffmpeg", "-loglevel", "error", *film)
     return directory
+
+
+@pytest.fixture(scope="session")
+def sample_pictures(sample_inputs: Path, blender_scenes: Path) -> Path:
+    """Beside the inputs, what the samples render, rendered by hand."""
+    both = ("-F", "PNG", "-f", "1..3", "-F", "JPEG", "-f", "1..3")
+    run("blender", "-b", blender_scenes / "small.blend", "-o", sample_inputs / "hand_####", *both)
+    if shutil.which("povray") is not None:
+        scene = (f"+I{sample_inputs}/ball.pov", f"+O{sample_inputs}/hand.png")
+        run("povray", *scene, "+W64", "+H36", "+Q9", "+A0.3", "-D")
+    return sample_inputs
 
 
 @pytest.fixture(scope="session")

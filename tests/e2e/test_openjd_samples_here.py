@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
+from tests.farm_commands import FarmCommands, farm_commands
 from tests.openjd_samples import ALL, ROOT, Sample, needs_samples
 
 pytestmark = needs_samples
-RUN = [sample for sample in ALL if sample.state_here not in ("", "-")]
+FEW = ("deadline-cloud-samples/job_bundles/blender_render", "openjd-specifications/job_templates/ffmpeg.yaml")
+"""Of those that call Blender or ffmpeg. The others are told apart by what a farm makes of them
+(`test_openjd_samples.py`); here they run with `make test-slow`."""
 
 
 def name_of(sample: Sample) -> str:
@@ -20,13 +22,10 @@ def name_of(sample: Sample) -> str:
     return "+".join([Path(sample.path).stem, *around])
 
 
-def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """With a `python` on the path, which samples ask for and not every system has."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        [sys.executable, "-m", "farm.main", "run", *words],
-        capture_output=True, text=True, timeout=120, check=False, cwd=cwd, env=os.environ | {"PATH": path},
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def farm() -> Iterator[FarmCommands]:
+    with farm_commands() as commands:
+        yield commands
 
 
 def arguments(sample: Sample, places: dict[str, Path]) -> list[str]:
@@ -44,16 +43,25 @@ def places(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, Path]:
     if "{scenes}" in used and "blender" in sample.needs:
         made["scenes"] = request.getfixturevalue("blender_scenes")
     if "{frames}" in used:
-        made["frames"] = request.getfixturevalue("sample_pictures")
+        made["frames"] = request.getfixturevalue("sample_inputs")
     return made
 
 
-@pytest.mark.parametrize("sample", RUN, ids=name_of)
-def test_a_sample_runs_here(sample: Sample, tmp_path: Path, places: dict[str, Path]) -> None:
+def marked(sample: Sample) -> ParameterSet:
+    takes_long = {"blender", "ffmpeg"} & set(sample.needs) and sample.path not in FEW
+    return pytest.param(sample, marks=pytest.mark.slow if takes_long else (), id=name_of(sample))
+
+
+RUN = [marked(sample) for sample in ALL if sample.state_here not in ("", "-")]
+
+
+@pytest.mark.parametrize("sample", RUN)
+def test_a_sample_runs_here(
+    farm: FarmCommands, sample: Sample, tmp_path: Path, places: dict[str, Path]
+) -> None:
     if not sample.is_possible:
         pytest.skip(f"not all of {', '.join(sample.needs)} are here")
-    done = run(str(ROOT / sample.path), *arguments(sample, places), cwd=tmp_path)
-    told = done.stdout + done.stderr
-    assert (done.returncode == 0) == (sample.state_here == "done"), told
+    status, told = farm("run", str(ROOT / sample.path), *arguments(sample, places), cwd=tmp_path)
+    assert (status == 0) == (sample.state_here == "done"), told
     assert [line for line in sample.told() if line not in told] == [], told
     assert [name for name in sample.files if not (tmp_path / name).is_file()] == [], told

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 import yaml
 
 from tests.edges.cli_farm import Cli
+from tests.farm_commands import FarmCommands, farm_commands
 from tests.openjd_samples import ALL, AROUND, ROOT, Sample, needs_samples
 
 CASES = sorted((ROOT / "conformance").glob("*.yaml"))
-FARM = (sys.executable, "-m", "farm.main")
 TEMPLATE: dict[str, Any] = {
     "specificationVersion": "jobtemplate-2023-09",
     "name": "hello",
@@ -34,12 +33,21 @@ TEMPLATE: dict[str, Any] = {
 }
 
 
-def farm(*words: str, status: int | None = 0) -> str:
-    """A process of its own: the libraries run programs, and log to where standard output was at first."""
-    done = subprocess.run([*FARM, *words], capture_output=True, text=True, timeout=120, check=False)
-    assert status is None or done.returncode == status, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def commands() -> Iterator[FarmCommands]:
+    with farm_commands() as found:
+        yield found
+
+
+@pytest.fixture
+def farm(commands: FarmCommands, tmp_path: Path) -> Callable[..., str]:
+    def run(*words: str, status: int | None = 0) -> str:
+        ended, told = commands(*words, cwd=tmp_path)
+        assert status is None or ended == status, told
+        assert "Traceback" not in told
+        return told
+
+    return run
 
 
 @pytest.fixture
@@ -59,7 +67,7 @@ def test_a_bundle_is_checked_with_what_it_refers_to(lonely_cli: Cli, bundle: Pat
     assert (result.status, "missing.exr, which is not here" in result.err) == (0, True)
 
 
-def test_a_bundle_runs_with_its_own_values_and_typed_ones_win(bundle: Path) -> None:
+def test_a_bundle_runs_with_its_own_values_and_typed_ones_win(farm: Callable[..., str], bundle: Path) -> None:
     told = farm("run", str(bundle), "--step", "Say", "--maximum-tasks", "1")
     assert "kept-1" in told
     assert "kept-2" not in told
@@ -107,7 +115,9 @@ def test_what_a_template_makes_is_summed_up(lonely_cli: Cli, bundle: Path) -> No
 
 @needs_samples
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
-def test_a_case_of_the_upstream_conformance_suite(case: Path, tmp_path: Path) -> None:
+def test_a_case_of_the_upstream_conformance_suite(
+    farm: Callable[..., str], case: Path, tmp_path: Path
+) -> None:
     is_invalid = ".invalid." in case.name
     if ".test." not in case.name:
         farm("check", str(case), status=1 if is_invalid else 0)
