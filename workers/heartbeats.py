@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from farm.wire.messages import HeartbeatAnswer
 
 MOST_UNANSWERED = 64
-RECENT_HEARTBEATS = 2
-"""A lease that began longer ago than this many heartbeats has little left: it is to be renewed first."""
 NEWS_S = 1.0
 """Least time between heartbeats that are sent because of news of a device."""
 
@@ -55,9 +53,9 @@ class Heartbeats:
             self._heard.append((answer.heard_at, sent_at))
         return sent_at
 
-    def assigned_since(self, assigned_at: float | None, now: float, *, every_s: float) -> float | None:
+    def assigned_since(self, assigned_at: float | None, now: float, *, within_s: float) -> float | None:
         """A time of the node's clock before which the farm cannot have assigned something; None: none is
-        known that is recent.
+        known that is no longer ago than `within_s`.
 
         assigned_at: when it was assigned, by the farm's clock; None: the farm does not say. The farm has
         assigned it after it had taken in a heartbeat, and that after the node had sent it.
@@ -65,4 +63,4 @@ class Heartbeats:
         if assigned_at is None:
             return None
         since = max((sent for heard, sent in self._heard if heard <= assigned_at), default=float("-inf"))
-        return since if now - since <= RECENT_HEARTBEATS * every_s else None
+        return since if now - since <= within_s else None

@@ -298,8 +298,9 @@ class Lifecycle:
             # fenced too late begins at once only if that is known to be no longer ago than we think.
             since: float | None = now
             if is_exclusive:
-                every_s = self.rules.heartbeat_s
-                since = self.heartbeats.assigned_since(order.assigned_at, now, every_s=every_s)
+                # What has less than half of its time left is to be renewed first.
+                within_s = self.rules.fence_s / 2
+                since = self.heartbeats.assigned_since(order.assigned_at, now, within_s=within_s)
             held = Held(
                 attempt_id=order.attempt_id,
                 phase=Phase.RECORDING,
