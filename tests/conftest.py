@@ -37,11 +37,15 @@ _SLOW_FIRST = ("e2e", "simulation", "plugins", "workers", "gpu")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files begin first, so that the end of a run does not wait for one of them alone."""
+    """What takes long begins first, so that the end of a run does not wait for it alone."""
 
-    def rank(item: pytest.Item) -> int:
+    def rank(item: pytest.Item) -> tuple[float, int]:
+        patience = item.get_closest_marker("timeout")
         folder = Path(item.path).relative_to(Path(__file__).parent).parts[0]
-        return _SLOW_FIRST.index(folder) if folder in _SLOW_FIRST else len(_SLOW_FIRST)
+        return (
+            -patience.args[0] if patience else 0.0,
+            _SLOW_FIRST.index(folder) if folder in _SLOW_FIRST else len(_SLOW_FIRST),
+        )
 
     items.sort(key=rank)
 
@@ -87,7 +91,7 @@ def postgres_url() -> Iterator[str]:
     """A database with our tables, shared by the session."""
     url = new_postgres_database()
     try:
-        _upgrade(url)
+        make_tables(url)
         yield url
     finally:
         drop_postgres_database(url)
@@ -96,11 +100,12 @@ def postgres_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "farm.db"
-    _upgrade(f"sqlite:///{path}")
+    make_tables(f"sqlite:///{path}")
     return path
 
 
-def _upgrade(url: str) -> None:
+def make_tables(url: str) -> None:
+    """Bring the database up to date."""
     engine = open_engine(url)
     try:
         schema.upgrade(engine)

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(look: Callable[[], T], what: str, *, timeout_s: float = 30.0, pause_s: float = 0.05) -> T:
+def wait_until(look: Callable[[], T], what: str, *, timeout_s: float = 60.0, pause_s: float = 0.05) -> T:
     """Look again and again until the answer is true; returns it. Fails with the last answer."""
     deadline = time.monotonic() + timeout_s
     while True:

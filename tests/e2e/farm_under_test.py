@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 import farm.main
+from tests.conftest import make_tables
 from tests.e2e.services import ENDS_WITH_US, free_port
 from tests.waiting import wait_until
 from workers.cpu_benchmark import measured, usable_cpus
@@ -145,12 +146,7 @@ class FarmUnderTest:
         return self.start(name, *self.commands[name])
 
     def start_all(self, *, agents: int = 1, schedulers: int = 1, slots: int = 1) -> None:
-        subprocess.run(
-            [sys.executable, "-m", "farm.main", "db", "upgrade"],
-            env=self.environment("server"),
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        make_tables(self.database_url)
         self.start("server", "serve")
         for number in range(schedulers):
             self.start(f"scheduler{number}", "scheduler")
@@ -168,7 +164,7 @@ class FarmUnderTest:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal_number)
         if signal_number == signal.SIGKILL:
-            process.wait(10)
+            process.wait(60)
 
     def stop_all(self) -> None:
         for process in self.processes.values():
@@ -206,13 +202,23 @@ class FarmUnderTest:
         nodes = self.try_get("/nodes") or {"items": []}
         return [node["id"] for node in nodes["items"] if node["state"] == "online"]
 
+    def leader(self, *, but: str = "") -> str:
+        """The name of the process that leads, once one does that is not `but`."""
+
+        def look() -> str:
+            view = self.try_get("/farm")
+            name = str(view["leader"] or "").rpartition(f"-{self.port}")[0] if view else ""
+            return "" if name == but else name
+
+        return wait_until(look, "another leader" if but else "a leader", pause_s=0.1)
+
     def submit(self, *arguments: str, cwd: Path | None = None) -> int:
         return int(self.farm("submit", "--quiet", *arguments, cwd=cwd))
 
     def job(self, job_id: int) -> Any:
         return self.get(f"/jobs/{job_id}")
 
-    def wait_for_job(self, job_id: int, *, timeout_s: float = 90.0, pause_s: float = 0.2) -> str:
+    def wait_for_job(self, job_id: int, *, timeout_s: float = 120.0, pause_s: float = 0.2) -> str:
         """Until the job has ended; returns its state."""
 
         def ended() -> str:

@@ -43,7 +43,7 @@ class MarkedJob:
     def tasks(self) -> list[Any]:
         return list(self.farm.get(f"/jobs/{self.id}/tasks", limit=1000)["items"])
 
-    def wait_until_running_on(self, node_id: str, *, timeout_s: float = 30.0) -> None:
+    def wait_until_running_on(self, node_id: str, *, timeout_s: float = 60.0) -> None:
         """Until the node works for the job: by then some renderers are in the middle of a frame."""
 
         def runs() -> bool:
@@ -52,7 +52,7 @@ class MarkedJob:
 
         wait_until(runs, f"job {self.id} runs on {node_id}", timeout_s=timeout_s)
 
-    def check_done(self, *, most_starts: int, timeout_s: float = 60.0) -> None:
+    def check_done(self, *, most_starts: int, timeout_s: float = 120.0) -> None:
         """Wait for the end. Every frame done once, whole, of the accepted attempt; nothing else left."""
         assert self.farm.wait_for_job(self.id, timeout_s=timeout_s) == "done"
         tasks = self.tasks()
@@ -72,7 +72,7 @@ class MarkedJob:
 
     def check_nothing_left(self, files: int) -> None:
         """No renderer lives, and the output directory holds so many files and nothing private."""
-        wait_until(lambda: not self.renderers(), f"no renderer of job {self.id}", timeout_s=10)
+        wait_until(lambda: not self.renderers(), f"no renderer of job {self.id}", timeout_s=20)
         names = [f"frame_{number:04d}.dat" for number in range(1, self.frames + 1)]
 
         def is_tidy() -> bool:
@@ -80,7 +80,7 @@ class MarkedJob:
             return all(name in names for name in self.last_seen)
 
         try:
-            wait_until(is_tidy, "a tidy output directory", timeout_s=15)
+            wait_until(is_tidy, "a tidy output directory")
         except AssertionError as error:
             litter = [str(p) for p in self.output.rglob("*") if p.name not in names]
             raise AssertionError(f"{error}: {litter}\n{self.farm.logs()}") from error

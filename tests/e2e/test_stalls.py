@@ -18,7 +18,7 @@ from tests.e2e.farm_under_test import FarmUnderTest, processes_with
 from tests.e2e.services import PrivatePostgres, PrivateRabbit
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.services]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.services, pytest.mark.timed]
 
 SPIN = """
 import os, sys, time
@@ -252,7 +252,11 @@ def test_a_node_at_a_third_of_its_speed_is_found_and_its_task_copied(
     try:
         farm.farm("requeue", str(job_id), "--frames", "3", "--all")
         wait_until(lambda: processes_with(str(script)), "it renders slowly", timeout_s=60)
-        wait_until(lambda: farm.get("/stalled")["items"], "it is found", timeout_s=60)
+        wait_until(
+            lambda: [item for item in stalled(farm, job_id) if item["stall"]["kind"] == "slow"],
+            "it is found",
+            timeout_s=120,
+        )
         speed.write_text("1")
     finally:
         farm.farm("undrain", usual)
