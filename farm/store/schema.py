@@ -43,6 +43,8 @@ def _upgrade_once(engine: sa.Engine, to: str) -> None:
     with writing(engine) as db:
         if db.dialect.name == "postgresql":
             db.exec_driver_sql("SET LOCAL statement_timeout = 0")
+            # Alembic reads its scripts meanwhile, which may take long on a busy machine.
+            db.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '5min'")
             db.exec_driver_sql("SET LOCAL lock_timeout = '60s'")
             db.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATOR_LOCK)))
             # A waiting ALTER blocks everybody behind it: give up early and try again.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -118,6 +120,28 @@ def test_many_migrators_at_once_upgrade_once(empty: sa.Engine) -> None:
     for thread in threads:
         thread.join(timeout=60)
     assert failures == []
+    assert schema.version(empty) == schema.HEAD
+
+
+def test_a_machine_may_be_busy_with_other_things_in_the_middle_of_an_upgrade(
+    empty: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL ends the session of one who is silent in a transaction: not a migrator's."""
+    if empty.dialect.name == "postgresql":
+
+        @sa.event.listens_for(empty, "connect")
+        def shorten(connection: Any, _: object) -> None:
+            connection.execute("SET idle_in_transaction_session_timeout = 50")
+            connection.commit()
+
+    upgrade = command.upgrade
+
+    def late(config: Config, to: str) -> None:
+        threading.Event().wait(0.2)
+        upgrade(config, to)
+
+    monkeypatch.setattr(command, "upgrade", late)
+    schema.upgrade(empty)
     assert schema.version(empty) == schema.HEAD
 
 
