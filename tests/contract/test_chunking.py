@@ -12,7 +12,7 @@ from farm.model.states import JobState, Outcome
 from farm.store import chunking, dispatching, moves
 from farm.store.engine import reading, writing
 from farm.store.tasks import list_tasks
-from tests.contract.test_store import BLADE, a_step, check_counts, claim, enrol, finish, read, submit
+from tests.contract.stored_farm import BLADE, a_step, check_counts, claim, enrol, finish, read, submit
 
 
 def submitted(engine: sa.Engine, frames: int, **settings: object) -> JobId:

@@ -21,7 +21,7 @@ from farm.store.tables import AttemptRow, TaskRow
 from farm.store.tasks import list_tasks
 from farm.wire.messages import Finished
 from tests import leasing
-from tests.contract.test_store import BLADE, a_step, check_counts, check_job, run_all, submit
+from tests.contract.stored_farm import BLADE, a_step, check_counts, check_job, run_all, submit
 
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _TASK = TaskRow.__table__  # type: ignore[attr-defined]

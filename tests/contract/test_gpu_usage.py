@@ -21,7 +21,7 @@ from farm.model.work import Isolation, Tag
 from farm.store import attempts, events, jobs, moves, nodes, ready, settling
 from farm.store.engine import reading, writing
 from farm.wire.messages import Finished, Heartbeat
-from tests.contract.test_store import a_step, submit
+from tests.contract.stored_farm import a_step, submit
 from tests.leasing import lease
 
 NODE = NodeId("n1")

@@ -10,7 +10,7 @@ from farm.model.ids import NodeId
 from farm.model.states import Outcome
 from farm.store import nodes, ready
 from farm.store.engine import reading, writing
-from tests.contract.test_store import BLADE, a_step, claim, enrol, finish, submit
+from tests.contract.stored_farm import BLADE, a_step, claim, enrol, finish, submit
 
 OTHER = NodeId("other")
 

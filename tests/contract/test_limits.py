@@ -20,7 +20,7 @@ from farm.store.engine import reading, writing
 from farm.store.leader import Lead
 from farm.store.tables import TaskRow
 from farm.store.tasks import list_tasks
-from tests.contract.test_store import a_step, claim, enrol, expire_all, finish, start, submit
+from tests.contract.stored_farm import a_step, claim, enrol, expire_all, finish, start, submit
 from tests.leasing import lease
 
 ARNOLD = Demand(amounts=((f"{LIMIT_PREFIX}arnold", 1.0),))

@@ -38,7 +38,7 @@ from farm.store.engine import reading, writing
 from farm.store.tables import HookCallRow
 from farm.wire import messages
 from farm.wire.messages import Finished, FromNode, Heartbeat, Reports, UnknownMessage, dump, load
-from tests.contract.test_store import BLADE, a_step, claim, enrol, start, submit
+from tests.contract.stored_farm import BLADE, a_step, claim, enrol, start, submit
 
 _CALL = HookCallRow.__table__  # type: ignore[attr-defined]
 

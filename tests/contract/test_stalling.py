@@ -25,7 +25,7 @@ from farm.store.attempts import read_attempt
 from farm.store.engine import reading, writing
 from farm.store.tables import AttemptRow
 from farm.store.tasks import list_tasks
-from tests.contract.test_store import (
+from tests.contract.stored_farm import (
     BLADE,
     a_step,
     claim,

@@ -15,7 +15,7 @@ from farm.model.states import TaskState
 from farm.model.work import JobSettings, Submission
 from farm.store import advancing, events, hooks, jobs, moves, submitting, tasks
 from farm.store.engine import reading, writing
-from tests.contract.test_store import a_step, check_counts, submit, task_states
+from tests.contract.stored_farm import a_step, check_counts, submit, task_states
 
 
 def done(engine: sa.Engine, job_id: JobId, index: int) -> None:

@@ -21,7 +21,7 @@ from farm.settings import Settings
 from farm.store import events, hooks, steering
 from farm.store.engine import db_now, open_engine, reading, writing
 from farm.store.tables import HookCallRow
-from tests.contract.test_store import submit
+from tests.contract.stored_farm import submit
 
 _CALL = HookCallRow.__table__  # type: ignore[attr-defined]
 TOLD = {"id": 1, "event": "done", "job": {"name": "shot $(touch x)"}}
