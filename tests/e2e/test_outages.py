@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from farm.trouble import MOST_TEXTS
 from tests.e2e.farm_under_test import FarmUnderTest
 from tests.e2e.marked_jobs import MarkedJob
 from tests.e2e.services import PrivatePostgres, PrivateRabbit, free_port
@@ -69,6 +70,9 @@ def test_a_long_outage_of_the_broker_restarts_nothing(
     before = {process.pid for process in job.renderers()}
     time.sleep(OUTAGE_S)
     assert {process.pid for process in job.renderers()} == before, "a renderer ended in the outage"
+    for name in farm.processes:
+        told = farm.log(name).count("cannot be reached")
+        assert told <= max(OUTAGE_S / 10, 2 * MOST_TEXTS), f"{name} fills its log"
     rabbit.start()
     assert farm.wait_for_job(job.id, timeout_s=seconds + 200) == "done"
     others = [f"{a['state']}: {a['reason']}" for a in farm.attempts(job.id) if a["state"] != "succeeded"]
