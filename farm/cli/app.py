@@ -5,9 +5,11 @@ Only Typer is imported up here; each command imports what it needs when it runs:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +103,19 @@ def _cleaned() -> Iterator[None]:
     except Exception as error:
         message = getattr(error, "message", None)
         if isinstance(message, str):
-            error.message = clean(message)  # type: ignore[attr-defined]
+            error.message = clean(_with_the_nearest(message))  # type: ignore[attr-defined]
         raise
+
+
+def _with_the_nearest(message: str) -> str:
+    """Of a value that is none of a list: which one was probably meant."""
+    found = re.search(r"(Value error, )?'(.*)' is not one of ('.*')\.?$", message, re.DOTALL)
+    if found is None:
+        return message
+    listed = re.findall("'([^']*)'", found[3])
+    near = get_close_matches(found[2].lower(), listed, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{message[: found.start()]}'{found[2]}' is not one of {found[3]}{hint}"
 
 
 def _no_command() -> None:

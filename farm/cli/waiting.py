@@ -44,7 +44,7 @@ def watch(
         job = view.job
         name = f"job {job.id} {job.name}"
         if job.state in ENDED_JOBS:
-            _tell_once(told, job.id, "end", f"{name} is {job.state}", outcome(view).removeprefix(f"{name}: "))
+            _tell_once(told, job.id, "end", f"{name}: {job.state}", outcome(view).removeprefix(f"{name}: "))
         elif view.counts.failed:
             failed = f"{plural(view.counts.failed, 'frame')} failed"
             _tell_once(told, job.id, "failure", failed, f"{name}: `farm logs {job.id}` says why")

@@ -11,6 +11,7 @@ from farm.control.fields import NODE_FIELDS, TASK_FIELDS, event_fields, job_fiel
 from farm.control.views import JobView, StalledView
 from farm.errors import UserError
 from farm.flow.filters import Table, ordered, parse
+from farm.flow.grep import matching_lines
 from farm.live.snapshot import Snapshot, TaskLine
 from farm.live.view import Pane, Target, View, place
 from farm.model.events import Event
@@ -68,6 +69,8 @@ def lists(snapshot: Snapshot, view: View) -> Lists:
     log = snapshot.log.lines if snapshot.log is not None and snapshot.log.task_id == view.task_id else ()
     if log and not log[-1]:
         log = log[:-1]  # the line that has not begun yet
+    if wanted := view.filters.get(Pane.LOG, ""):
+        log = tuple(line for _, line in matching_lines("\n".join(log), wanted))
     return Lists(
         jobs=jobs,
         nodes=nodes,

@@ -62,7 +62,7 @@ HELP: Final = (
     ("Esc", "back; or takes the filter away"),
     ("s", "what is stalled, and why it is taken for that"),
     ("/", "filter the pane: state=failed and user=anna"),
-    ("", "(`farm fields` lists what can be asked for)"),
+    ("", "(`farm fields` tells the fields); of output: a text"),
     ("o", "order the pane by the next field"),
     ("p", "pause or resume the job"),
     ("c", "cancel the job, or the task"),
@@ -198,7 +198,7 @@ def _footer(snapshot: Snapshot, width: int, view: View) -> Line:
 
 def _keys_of(view: View) -> str:
     if view.focus is Pane.LOG:
-        return "q quit  Esc back  ↑↓ PgUp PgDn scroll  End newest  ? help"
+        return "q quit  Esc back  ↑↓ PgUp PgDn scroll  End newest  / lines with a text  ? help"
     if view.focus is Pane.TASKS:
         return "q quit  Esc back  Enter output  / filter  o order  r again  c cancel  ? help"
     if view.focus is Pane.NODES:
@@ -358,7 +358,8 @@ def _help(width: int) -> list[Line]:
 def _log(snapshot: Snapshot, listed: Lists, width: int, height: int, view: View) -> list[Line]:
     log = snapshot.log if snapshot.log is not None and snapshot.log.task_id == view.task_id else None
     attempt = log.attempt if log is not None else None
-    told = f"{_MARK}OUTPUT of {view.task_name}"
+    wanted = view.filters.get(Pane.LOG, "")
+    told = f"{_MARK}OUTPUT{f' · only lines with {wanted} ·' if wanted else ''} of {view.task_name}"
     if attempt is not None:
         told += f" on {attempt.node_id}: {attempt.state}"
         told += f", {attempt.reason}" if attempt.reason else ""
@@ -376,6 +377,8 @@ def _log(snapshot: Snapshot, listed: Lists, width: int, height: int, view: View)
     body = body[max(len(body) - room, 0) :]
     if not body:
         empty = "it has not said anything yet" if attempt is not None else "no attempt was made yet"
+        if wanted and attempt is not None:
+            empty = "no line of its output holds this text"
         body = [[(cell(f"  {'reading…' if log is None else empty}", width), "dim")]]
     return [_rule(f"{shown(told, width)} ", width, "focus"), *body]
 

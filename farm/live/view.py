@@ -31,7 +31,8 @@ SORTS: Final[Mapping[Pane, tuple[str, ...]]] = {
     Pane.STALLED: ("", "-for", "-time", "job", "node", "kind"),
 }
 """Fields that the key `o` orders a pane by, one after the other; "": as the farm tells them."""
-FILTERED: Final = (Pane.JOBS, Pane.NODES, Pane.EVENTS, Pane.TASKS, Pane.STALLED)
+FILTERED: Final = (Pane.JOBS, Pane.NODES, Pane.EVENTS, Pane.TASKS, Pane.STALLED, Pane.LOG)
+"""Of the log a filter is a text that lines hold, whatever the case; of the rest a test of their fields."""
 MOST_TYPED: Final = 500
 
 
@@ -232,14 +233,22 @@ def _deeper(view: View, key: str, target: Target) -> View:
         )
     if target.task_id is None:
         return replace(view, said="no task is chosen: Enter on a job shows its tasks")
-    return replace(
-        view,
-        focus=Pane.LOG,
-        before=(*view.before, view.focus),
-        task_id=target.task_id,
-        task_name=target.name,
-        cursor={**view.cursor, Pane.LOG: 0},
+    is_other = view.task_id != target.task_id
+    return _at_the_end(
+        replace(
+            view,
+            focus=Pane.LOG,
+            before=(*view.before, view.focus),
+            task_id=target.task_id,
+            task_name=target.name,
+            filters={**view.filters, Pane.LOG: ""} if is_other else view.filters,
+        )
     )
+
+
+def _at_the_end(view: View) -> View:
+    """The newest lines of the log are shown."""
+    return replace(view, cursor={**view.cursor, Pane.LOG: 0})
 
 
 def _act(view: View, key: str, target: Target) -> View:
@@ -333,7 +342,8 @@ def _type(view: View, typing: Typing, key: str) -> tuple[View, Action | None]:
     view = replace(view, typing=None)
     if typing.what == "filter":
         text = typing.text.strip()
-        return replace(view, filters={**view.filters, view.focus: text}, said=""), None
+        view = replace(view, filters={**view.filters, view.focus: text}, said="")
+        return (view if view.focus is not Pane.LOG else _at_the_end(view)), None
     if not (typing.text.isascii() and typing.text.strip().isdigit() and int(typing.text) <= 100):
         return replace(view, said="a priority is a number from 0 to 100; nothing was changed"), None
     target, wanted = typing.target, int(typing.text)

@@ -282,6 +282,7 @@ def test_a_default_path_outside_the_bundle_is_refused_unless_it_is_given(
         (("povray",), ("farm submit -- povray",)),
         (("shot.pvo",), ("shot.pov",)),
         (("notes.txt",), (".blend", ".pov", "any command after --")),
+        (("shot.pov", "--profile", "computer"), ("'computer' is not one of", "did you mean compute?")),
         (("picture.blnd",), ("did you mean picture.blend",)),
         (("shot.pov", "other.pov"), ("one scene a job", "put -- before it")),
         (("shot.pov", "--frames", "1-10,"), ("comma with nothing beside it",)),

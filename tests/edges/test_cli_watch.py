@@ -88,7 +88,7 @@ def test_the_end_is_notified_and_tells_the_status(
     assert cli("watch", "12").status == status
 
     assert len(told) == 1
-    assert told[0][0] == f"job 12 shot_010 is {state}"
+    assert told[0][0] == f"job 12 shot_010: {state}"
 
 
 @pytest.mark.parametrize("command", ["wait", "watch"])
@@ -109,7 +109,7 @@ def test_the_first_failure_is_notified_once(cli: Cli, farm: FakeFarm, told: list
 
     assert cli("watch", "12").status == 1
 
-    assert [title for title, _ in told] == ["1 frame failed", "job 12 shot_010 is failed"]
+    assert [title for title, _ in told] == ["1 frame failed", "job 12 shot_010: failed"]
 
 
 def test_fail_fast_ends_while_the_job_goes_on(cli: Cli, farm: FakeFarm, told: list[tuple[str, str]]) -> None:

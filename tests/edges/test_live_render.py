@@ -365,6 +365,16 @@ def test_a_log_shows_its_end_and_scrolls_up() -> None:
     )
     lines = render(long, 80, 24, colour=False, view=log).plain.splitlines()
     assert [line.rstrip() for line in lines[3:7]] == ["x" * 80, "x" * 80, "x" * 10, ""]
+    some = replace(log, filters={Pane.LOG: "SAMPLE 6"})
+    text = render(snapshot, 80, 24, colour=False, view=some).plain
+    assert "only lines with SAMPLE 6" in text
+    assert [line.strip() for line in text.splitlines()[3:-1] if line.strip()] == [
+        line
+        for line in snapshot.log.lines
+        if "Sample 6" in line  # type: ignore[union-attr]
+    ]
+    none = render(snapshot, 80, 24, colour=False, view=replace(log, filters={Pane.LOG: "[/]"})).plain
+    assert "no line of its output holds this text" in none
     nothing = replace(snapshot, log=Log(task_id=7001))
     assert "no attempt was made yet" in render(nothing, 80, 24, colour=False, view=log).plain
     assert "reading" in render(replace(snapshot, log=None), 80, 24, colour=False, view=log).plain

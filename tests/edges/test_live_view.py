@@ -81,6 +81,11 @@ def test_enter_leads_from_a_job_to_its_tasks_to_the_output_and_escape_back() -> 
     assert after("l", view=View(focus=Pane.JOBS)).said.startswith("no task is chosen")
     again = after("escape", "enter", view=replace(tasks, filters={Pane.TASKS: "x"}), target=JOB)
     assert again.filters == {Pane.TASKS: "x"}
+    only = after("up", "/", *"error", "enter", view=log)
+    assert (only.filters[Pane.LOG], only.cursor[Pane.LOG]) == ("error", 0), "its newest line first"
+    assert after("escape", "enter", view=only, target=TASK).filters[Pane.LOG] == "error"
+    elsewhere = after("escape", "enter", view=only, target=replace(TASK, task_id=72))
+    assert elsewhere.filters[Pane.LOG] == "", "another task's output is shown whole"
     other = after("escape", "enter", view=tasks, target=replace(JOB, job_id=8))
     assert (other.job_id, other.cursor) == (8, {}), "another job's tasks begin at their top"
 
