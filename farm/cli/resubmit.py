@@ -106,6 +106,10 @@ def into_directory(submission: Submission, directory: str) -> dict[str, str]:
 def _failed_frames(client: Client, job_id: int) -> tuple[int, ...]:
     tasks = [read(Task, item) for item in client.items(f"/jobs/{job_id}/tasks", state="failed")]
     frames = tuple(dict.fromkeys(frame for task in tasks for frame in label_frames(task.label)))
+    if tasks and not frames:
+        raise UserError(
+            f"what failed of job {job_id} has no frames: leave --failed away, to do all of it again"
+        )
     if not frames:
         raise UserError(f"no frame of job {job_id} failed")
     return frames

@@ -99,14 +99,25 @@ def extended(
 
 
 def with_frames(submission: Submission, parameters: Parameters, frames: Sequence[int]) -> Submission:
-    """`submission` for other frames, where its steps take them from job parameters. Raises UserError."""
+    """`submission` for other frames, where its steps take them from job parameters. Raises UserError.
+
+    Steps that `extended` made are taken back: one step renders the frames that its family has, old and new.
+    """
+    submission, reunited = _reunited(submission, parameters)
     space = TaskSpace(submission.template, parameters, submission.outputs)
     held = {name: set(values) for name in space.steps if (values := space.frame_values(name)) is not None}
     holding = _holding(parameters, set[int]().union(*held.values())) if held else []
     if not holding:
         raise UserError("none of the job's parameters holds its frames; submit the scene or template again")
+    template = copy.deepcopy(submission.template)
+    whole = set[int]().union(*held.values())
+    for each in template["steps"]:
+        if reunited and held.get(each["name"]) == whole:  # `extended` has written its frames into it
+            _set_range(each, space.frame_parameter(each["name"]), canonical(frames))
     changed = replace(
-        submission, parameters={**submission.parameters, **dict.fromkeys(holding, canonical(frames))}
+        submission,
+        template=template,
+        parameters={**submission.parameters, **dict.fromkeys(holding, canonical(frames))},
     )
     types = {name: kind for name, (kind, _) in parameters.items()}
     typed = {name: (types.get(name, ""), text) for name, text in changed.parameters.items()}
@@ -118,6 +129,48 @@ def with_frames(submission: Submission, parameters: Parameters, frames: Sequence
             "parameter; submit the scene or template again"
         )
     return changed
+
+
+def _reunited(submission: Submission, parameters: Parameters) -> tuple[Submission, frozenset[str]]:
+    """`submission` before it was extended, with all its frames; and the steps that were taken back."""
+    space = TaskSpace(submission.template, parameters, submission.outputs)
+    steps = {each["name"]: each for each in submission.template["steps"]}
+    origin: dict[str, str] = {}
+    for name in space.steps:
+        for base in space.steps:
+            if (
+                name != base
+                and base not in origin
+                and _is_of(name, base)
+                and _is_clone(steps[name], steps[base])
+            ):
+                origin.setdefault(name, base)
+    if not origin:
+        return submission, frozenset()
+    template = copy.deepcopy(submission.template)
+    template["steps"] = [each for each in template["steps"] if each["name"] not in origin]
+    for each in template["steps"]:
+        family = [each["name"], *(clone for clone, base in origin.items() if base == each["name"])]
+        frames = set[int]().union(*(space.frame_values(name) or () for name in family))
+        if len(family) > 1:
+            _set_range(each, space.frame_parameter(each["name"]), canonical(frames))
+        if "dependencies" in each:
+            each["dependencies"] = [need for need in each["dependencies"] if need["dependsOn"] not in origin]
+    outputs = tuple(output for output in submission.outputs if output.step not in origin)
+    return replace(submission, template=template, outputs=outputs), frozenset(origin)
+
+
+def _is_clone(step: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
+    """Whether both do the same, for other frames: one of them was made of the other."""
+    return bool(base.get("parameterSpace")) and _without_frames(step) == _without_frames(base)
+
+
+def _without_frames(step: Mapping[str, Any]) -> dict[str, Any]:
+    told = {name: value for name, value in step.items() if name not in ("name", "dependencies")}
+    space = copy.deepcopy(told.get("parameterSpace") or {})
+    for definition in space.get("taskParameterDefinitions", ()):
+        definition.pop("range", None)
+    return told | {"parameterSpace": space}
 
 
 def _main(held: Mapping[str, set[int]]) -> list[str]:

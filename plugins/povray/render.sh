@@ -33,6 +33,26 @@ render() {  # FRAME-TEXT POVRAY-OPTION...
     echo "ridgeline| saved $index of $count: $name"
 }
 
+# POV-Ray renders no frame outside +KFI..+KFF. One that was appended to a job later goes on where the clock has
+# come to: the job's ends are moved to the frame, and the clock's as far.
+beyond() {  # FRAME-NUMBER POVRAY-OPTION...
+    frame=$1 first="" last=""
+    shift
+    for option do
+        case $option in
+            +KFI*) first=${option#+KFI} ;;
+            +KFF*) last=${option#+KFF} ;;
+        esac
+    done
+    [ "${first:-0}" -lt "${last:-0}" ] || return 0
+    clock=$(awk "BEGIN { printf \"%.9f\", ($frame - $first) / ($last - $first) }")
+    if [ "$frame" -gt "$last" ]; then
+        echo "+KFF$frame +KF$clock"
+    elif [ "$frame" -lt "$first" ]; then
+        echo "+KFI$frame +KI$clock"
+    fi
+}
+
 if [ -z "$chunk" ]; then
     index=1 count=1
     render "" "$@"
@@ -44,5 +64,6 @@ done)
 index=0 count=$(echo "$frames" | wc -l)
 for number in $frames; do
     index=$((index + 1))
-    render "$number" "+SF$number" "+EF$number" "$@"
+    # shellcheck disable=SC2046 # two options, without blanks
+    render "$number" "+SF$number" "+EF$number" "$@" $(beyond "$number" "$@")
 done

@@ -53,6 +53,11 @@ def test_the_frames_that_failed(cli: Cli, again: FakeFarm) -> None:
     assert again.last("GET", "/jobs/12/tasks").query["state"] == ["failed"]
 
 
+def test_what_failed_without_a_frame_is_told(cli: Cli, again: FakeFarm) -> None:
+    again.answer("GET", "/jobs/12/tasks", page(a_task(label="")))
+    assert "has no frames: leave --failed away" in cli.bad("resubmit", "12", "--failed")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,9 +132,49 @@ def test_other_frames_reach_every_parameter_that_held_the_old_ones() -> None:
     assert plan.parameters["FilmFrames"][1] == "3-7:2"
 
 
+@given(
+    st.sets(st.integers(-20, 60), min_size=1, max_size=12),
+    st.lists(st.sets(st.integers(100, 130), min_size=1, max_size=3), max_size=3),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_job_with_appended_frames_can_be_had_for_others_again(
+    frames: set[int], appended: list[set[int]]
+) -> None:
+    job = long = a_job()
+    taken: set[int] = set()
+    for more in appended:
+        if fresh := more - taken:
+            long = extended(long, planned(long).parameters, sorted(fresh)).submission
+            taken |= fresh
+    again = with_frames(long, planned(long).parameters, sorted(frames))
+    short = with_frames(job, planned(job).parameters, sorted(frames))
+    assert [(step.name, step.frames) for step in planned(again).steps] == [
+        (step.name, step.frames) for step in planned(short).steps
+    ]
+    assert [step.get("dependencies") for step in again.template["steps"]] == [
+        step.get("dependencies") for step in job.template["steps"]
+    ]
+    assert (again.outputs, again.parameters) == (job.outputs, short.parameters)
+
+
+def test_steps_that_only_look_as_if_one_was_made_of_the_other_stay_two() -> None:
+    job = a_job()
+    template = copy.deepcopy(job.template)
+    template["steps"] = [template["steps"][0], copy.deepcopy(template["steps"][0])]
+    template["steps"][1] |= {"name": "Render 2", "script": {"actions": {"onRun": {"command": "false"}}}}
+    two = replace(job, template=template)
+    made = with_frames(two, planned(two).parameters, [3, 5])
+    assert [(step.name, step.frames) for step in planned(made).steps] == [
+        ("Render", "3,5"),
+        ("Render 2", "3,5"),
+    ]
+
+
 def test_a_job_whose_frames_are_written_into_it_cannot_get_others() -> None:
     job = a_job()
-    fixed = extended(job, planned(job).parameters, [11]).submission
+    template = copy.deepcopy(job.template)
+    template["steps"][0]["parameterSpace"]["taskParameterDefinitions"][0]["range"] = "1-10"
+    fixed = replace(job, template=template)
     with pytest.raises(UserError, match="frames of its own"):
         with_frames(fixed, planned(fixed).parameters, [1])
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from expanded import tasks
 
 from farm.errors import UserError
 from farm.model.plugin import SubmitOptions
+from plugins import povray
 from plugins.povray.plugin import PLUGIN
 
 
@@ -81,3 +84,37 @@ def test_what_povray_cannot_do_is_refused_at_once(
 def test_a_scene_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         PLUGIN.submission(Path("gone.pov"), SubmitOptions(cwd=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("frame", "ends", "moved"),
+    [
+        (9, "1-9", ()),
+        (11, "1-9", ("+KFF11", "+KF1.250000000")),
+        (1, "3-9", ("+KFI1", "+KI-0.333333333")),
+        (7, "5-5", ()),
+    ],
+)
+def test_a_frame_appended_later_goes_on_where_the_clock_has_come_to(
+    tmp_path: Path, frame: int, ends: str, moved: tuple[str, ...]
+) -> None:
+    """POV-Ray renders none outside +KFI..+KFF; of two options that set the same the last one holds."""
+    program = tmp_path / "bin" / "povray"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "$@" > typed\necho x > output/ridgeline-part.png\n')
+    program.chmod(0o755)
+    for folder in ("work", "out"):
+        (tmp_path / folder).mkdir()
+    first, last = ends.split("-")
+    script = Path(povray.__file__).with_name("render.sh")
+    typed = (str(tmp_path / "work"), "s.pov", str(tmp_path / "out"), "s_", "4", ".png", str(frame))
+    subprocess.run(
+        ("sh", str(script), *typed, f"+KFI{first}", f"+KFF{last}"),
+        check=True,
+        timeout=30,
+        env={"PATH": f"{program.parent}:{os.environ['PATH']}"},
+        stdout=subprocess.DEVNULL,
+    )
+    words = (tmp_path / "work" / "typed").read_text().split()
+    assert tuple(words[words.index(f"+EF{frame}") + 1 :]) == (f"+KFI{first}", f"+KFF{last}", *moved)
+    assert (tmp_path / "out" / f"s_{frame:04}.png").exists()
