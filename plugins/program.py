@@ -87,6 +87,8 @@ class Program:
     """What `apt install` brings it on Debian; empty: its maker brings it."""
     licence_statuses: tuple[int, ...] = ()
     """Exit statuses that mean that there was no licence."""
+    least_gpus: int | None = None
+    """GPUs that each task has, when nothing else is asked for; None: it renders on processors alone."""
     check: Callable[[Path, SubmitOptions], None] | None = None
     """Raises UserError for what it cannot do."""
 
@@ -106,6 +108,7 @@ def plugin(program: Program) -> Plugin:
         version=lambda: told_version(program.version_command, program.version_pattern),
         debian_package=program.debian_package,
         licence_statuses=program.licence_statuses,
+        uses_gpus=program.least_gpus is not None,
     )
 
 
@@ -159,6 +162,7 @@ def submission(program: Program, path: Path, options: SubmitOptions) -> Submissi
         args.insert(args.index(ARGUMENTS), literals.format_string(argument))
     args.remove(ARGUMENTS)
     template["parameterDefinitions"] += literals.definitions
+    templates.on_gpus(template, max(options.gpus, program.least_gpus or 0))
     parameters = {"SceneFile": scene, **literals.values}
     if frames:
         parameters["Frames"] = canonical(frames)

@@ -15,6 +15,7 @@ from farm.model.frames import canonical
 from farm.model.work import Submission
 from plugins.output import refuse_controls
 
+MAX_GPUS = 64
 _EXPRESSION = re.compile(r"\{\{\s*([A-Za-z0-9_.]+)\s*\}\}")
 
 
@@ -66,6 +67,16 @@ def aim_at(template: dict[str, Any], target_s: float) -> None:
         for parameter in step["parameterSpace"]["taskParameterDefinitions"]:
             if parameter["type"] == "CHUNK[INT]":
                 parameter["chunks"]["targetRuntimeSeconds"] = round(target_s)
+
+
+def on_gpus(template: dict[str, Any], count: int) -> None:
+    """Give every step's tasks `count` GPUs; 0 asks for none. Raises UserError."""
+    if not 0 <= count <= MAX_GPUS:
+        raise UserError(f"{count} GPUs for a task cannot be: give 1 to {MAX_GPUS}")
+    if count:
+        for step in template["steps"]:
+            needs = step.setdefault("hostRequirements", {})
+            needs.setdefault("amounts", []).append({"name": "amount.worker.gpu", "min": count})
 
 
 @dataclass(slots=True)

@@ -72,6 +72,7 @@ class Wish:
     on_stall: str | None = None
     is_preview_first: bool = False
     is_probed: bool = False
+    gpus: int | None = None
     is_cold: bool = False
     tiles: str | None = None
     """Columns x rows: "2x2"."""
@@ -124,6 +125,8 @@ def make(wish: Wish, *, cwd: Path, login: str) -> Made:
         )
     if options.chunk_s is not None and not plugin.adapts_chunks:
         raise UserError(f"--chunk-s is for Blender scenes and templates; {plugin.name} takes --chunk-size")
+    if options.gpus and not plugin.uses_gpus:
+        raise UserError(f"{plugin.name} does not render on GPUs: leave --gpus away")
     return Made(submission=plugin.submission(path, options), plugin=plugin, notes=_broken(broken))
 
 
@@ -145,6 +148,8 @@ def _command(wish: Wish, chosen: dict[str, Any], *, cwd: Path, login: str) -> Ma
 
 
 def _bundle(bundle: Bundle, wish: Wish, chosen: dict[str, Any], *, path: Path, cwd: Path) -> Submission:
+    if wish.gpus is not None:
+        raise UserError("--gpus is for scenes and commands; a template says itself what its steps need")
     if wish.film is not None or wish.is_preview_first or wish.is_probed:
         raise UserError(
             "a film, a preview and a probe are for scenes; a template says itself what its steps are"
@@ -169,6 +174,7 @@ def _options(
         cwd=cwd,
         is_preview_first=wish.is_preview_first,
         is_probed=wish.is_probed,
+        gpus=0 if wish.gpus is None else wish.gpus,
         is_cold=wish.is_cold,
         tiles=None if wish.tiles is None else _tiles(wish.tiles),
         sample_chunks=1 if wish.sample_chunks is None else wish.sample_chunks,

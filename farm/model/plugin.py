@@ -73,6 +73,8 @@ class SubmitOptions:
     """Render each frame in columns x rows tiles, a task each, and put them together."""
     sample_chunks: int = 1
     """Render each frame so many times with a share of its samples, a task each, and average them."""
+    gpus: int = 0
+    """So many for each task, of its own."""
     is_cold: bool = False
     """Start the renderer anew for each task, where it could go on with the next one."""
     film: str | None = None
@@ -114,3 +116,5 @@ class Plugin:
     """It takes `SubmitOptions.tiles` and `sample_chunks`."""
     adapts_chunks: bool = False
     """It takes `SubmitOptions.chunk_s`."""
+    uses_gpus: bool = False
+    """It takes `SubmitOptions.gpus`."""

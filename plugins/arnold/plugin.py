@@ -20,6 +20,7 @@ _HEAD = r"(?:\d\d:\d\d:\d\d +\d+MB)? *"
 PROGRAM = Program(
     name="arnold",
     extensions=(".ass",),
+    least_gpus=0,
     command=("kick", "-nstdin", "-dw", "-dp", "-v", "4", ARGUMENTS, "-i", "@SCENE@", "-o", "@OUTPUT@"),
     formats=(".exr", ".tif", ".png", ".jpg"),
     refused=(("-i", "the scene's path"), ("-o", "--output")),

@@ -11,8 +11,6 @@ from farm.errors import UserError
 from farm.model.plugin import SubmitOptions
 from farm.model.work import OutputSpec, Submission
 
-WITHOUT_BLENDER = ("assemble", "verify")
-"""Steps that need no renderer."""
 MOST_PARTS = 256
 PARTS_SUFFIX = ".parts"
 """Of the directory with the parts of frames."""

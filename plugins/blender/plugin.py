@@ -30,6 +30,7 @@ _OURS = {
     **dict.fromkeys(("-f", "--render-frame", "-a", "--render-anim"), "--frames"),
     **dict.fromkeys(("-s", "--frame-start", "-e", "--frame-end", "-j", "--frame-jump"), "--frames"),
     **dict.fromkeys(("-y", "--enable-autoexec", "-Y", "--disable-autoexec"), "--trust-scripts"),
+    "--cycles-device": "--gpus",
 }
 """Options of Blender's that the farm sets itself, and the farm's option for it."""
 
@@ -71,6 +72,9 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
     if options.chunk_s is not None:
         templates.aim_at(template, options.chunk_s)
     template["parameterDefinitions"] += literals.definitions
+    templates.on_gpus(template, options.gpus)
+    if options.gpus:
+        parameters["Device"] = "GPU"
     made = Submission(
         name=options.name or scene.stem,
         template=template,
@@ -214,5 +218,6 @@ PLUGIN = Plugin(
     debian_package="blender",
     splits_frames=True,
     adapts_chunks=True,
+    uses_gpus=True,
     ray_rate=ray_rate,
 )

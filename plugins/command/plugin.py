@@ -89,6 +89,7 @@ def submission(path: Path, options: SubmitOptions) -> Submission:
     if definitions:
         template["parameterDefinitions"] = definitions
     template["steps"] = [step]
+    templates.on_gpus(template, options.gpus)
     made = Submission(
         name=options.name or Path(program).name,
         template=template,
@@ -264,4 +265,5 @@ PLUGIN = Plugin(
     submission=submission,
     preview=preview,
     version=version,
+    uses_gpus=True,
 )

@@ -49,6 +49,7 @@ def _one_node(_scene: Path, options: SubmitOptions) -> None:
 HUSK = Program(
     name="houdini",
     extensions=(".usd", ".usda", ".usdc", ".usdz"),
+    least_gpus=0,
     command=("husk", "--verbose", "a", ARGUMENTS, "--output", "@OUTPUT@", "@SCENE@"),
     frame_words=("--frame", "@FRAME@"),
     formats=FORMATS,
@@ -60,6 +61,7 @@ HUSK = Program(
 HYTHON = Program(
     name="houdini",
     extensions=(".hip", ".hiplc", ".hipnc"),
+    least_gpus=0,
     command=("hython", "@SCRIPT:render@", "@SCENE@", "@FRAME@", "@OUTPUT@", ARGUMENTS),
     formats=FORMATS,
     needs_frames=True,
@@ -82,4 +84,5 @@ PLUGIN = Plugin(
     submission=submit,
     preview=preview_program,
     version=plugin(HUSK).version,
+    uses_gpus=True,
 )

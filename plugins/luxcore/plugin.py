@@ -27,6 +27,7 @@ def _check(scene: Path, options: SubmitOptions) -> None:
 PROGRAM = Program(
     name="luxcore",
     extensions=(".cfg",),
+    least_gpus=0,
     command=("python3", "@SCRIPT:render@", "@SCENE@", "@OUTPUT@", ARGUMENTS),
     formats=(".png", ".exr", ".jpg", ".tif", ".hdr"),
     can_animate=False,

@@ -16,6 +16,7 @@ from plugins.program import ARGUMENTS, Fatal, Lines, Program, plugin
 PROGRAM = Program(
     name="maya",
     extensions=(".ma", ".mb"),
+    least_gpus=0,
     command=("Render", ARGUMENTS, "-rd", "@DIR@", "-im", "@STEM@", "@SCENE@"),
     frame_words=("-s", "@FRAME@", "-e", "@FRAME@"),
     formats=(".exr", ".png", ".jpg", ".tif", ".tga"),

@@ -18,6 +18,7 @@ from plugins.program import ARGUMENTS, Fatal, Lines, Program, plugin
 PROGRAM = Program(
     name="nuke",
     extensions=(".nk",),
+    least_gpus=0,
     command=("nuke", "-V", "2", ARGUMENTS, "-x", "@SCENE@"),
     frame_words=("-F", "@FRAME@"),
     formats=(),

@@ -20,6 +20,7 @@ _HEAD = r"(?:\w+ ?: +)?(?:\[Redshift\] *)?"
 PROGRAM = Program(
     name="redshift",
     extensions=(".rs",),
+    least_gpus=1,
     command=("redshiftCmdLine", "@SCENE@", ARGUMENTS, "-oip", "@DIR@"),
     formats=(".exr", ".png", ".jpg", ".tif"),
     refused=(("-oip", "--output"),),

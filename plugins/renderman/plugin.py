@@ -18,6 +18,7 @@ from plugins.program import ARGUMENTS, Fatal, Lines, Program, plugin
 PROGRAM = Program(
     name="renderman",
     extensions=(".rib",),
+    least_gpus=0,
     command=("prman", "-Progress", ARGUMENTS, "@SCENE@"),
     formats=(),
     can_animate=False,

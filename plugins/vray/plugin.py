@@ -17,6 +17,7 @@ _HEAD = r"(?:\[\d{4}/\w{3}/\d+\|[0-9:]+\] \[\d+ MB\] )?"
 PROGRAM = Program(
     name="vray",
     extensions=(".vrscene",),
+    least_gpus=0,
     command=("vray", "-display=0", "-verboseLevel=3", ARGUMENTS, "-imgFile=@OUTPUT@", "-sceneFile=@SCENE@"),
     frame_words=("-frames=@FRAME@",),
     formats=(".exr", ".png", ".jpg", ".tif"),

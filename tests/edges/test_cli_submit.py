@@ -126,6 +126,13 @@ def test_a_command_alone_behind_the_dashes_is_the_job(cli: Cli, farm: FakeFarm) 
     assert run["args"][0] == "--wait"
 
 
+def test_a_command_has_gpus_of_its_own(cli: Cli, farm: FakeFarm) -> None:
+    takes(farm)
+    cli.good("submit", "--gpus", "2", "--", "train")
+    (step,) = sent(farm)["template"]["steps"]
+    assert step["hostRequirements"] == {"amounts": [{"name": "amount.worker.gpu", "min": 2}]}
+
+
 def test_quiet_prints_the_number_alone(cli: Cli, farm: FakeFarm, scene: Path) -> None:
     takes(farm, a_view(waiting="no node is online"))
     result = cli("submit", "shot.pov", "--quiet")
@@ -294,6 +301,9 @@ def test_a_default_path_outside_the_bundle_is_refused_unless_it_is_given(
         (("shot.pov", "--profile", "fast"), ("compute",)),
         (("shot.pov", "--priority", "high"), ("--priority",)),
         (("shot.pov", "-p", "A=1"), ("template or bundle",)),
+        (("shot.pov", "--gpus", "1"), ("povray does not render on GPUs",)),
+        (("bundle", "--gpus", "1"), ("a template says itself",)),
+        (("--gpus", "-1", "--", "nvidia-smi"), ("-1 GPUs",)),
         (("shot.pov", "--chunk-size", "0"), ("give 1 or more",)),
         (("shot.pov", "--pretend", "--wait"), ("nothing to --wait for",)),
         (("-o", "x.png", "--", "echo", "{nope}"), ("{nope}", "{frame}")),

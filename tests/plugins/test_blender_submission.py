@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from expanded import tasks
@@ -79,11 +80,39 @@ def test_further_arguments_act_on_the_loaded_scene_and_braces_reach_blender(
 
 
 @pytest.mark.parametrize(
+    ("wish", "gpus"),
+    [
+        ({"gpus": 0}, {"render": 0}),
+        ({"gpus": 2}, {"render": 2}),
+        ({"gpus": 1, "film": ""}, {"render": 1, "film": 0}),
+        ({"gpus": 1, "is_preview_first": True}, {"preview": 1, "render": 1}),
+        ({"gpus": 1, "is_probed": True}, {"render": 1, "probe": 1}),
+        ({"gpus": 1, "tiles": (2, 2)}, {"parts": 1, "assemble": 0, "finish": 1, "verify": 0}),
+    ],
+)
+def test_what_renders_has_its_gpus_and_blender_is_told(
+    scene: Path, tmp_path: Path, wish: dict[str, Any], gpus: dict[str, int]
+) -> None:
+    frames = (1,) if "tiles" in wish else tuple(range(1, 7))
+    made = PLUGIN.submission(scene, SubmitOptions(cwd=tmp_path, frames=frames, **wish))
+    assert {step.name: step.demand.gpus for step in plan_job(made, uid="").steps} == gpus
+    device = "GPU" if wish["gpus"] else "CPU"
+    assert f"--device={device}" in PLUGIN.preview(made).command
+
+
+@pytest.mark.parametrize("gpus", [-1, 65])
+def test_no_task_has_so_many_gpus(scene: Path, tmp_path: Path, gpus: int) -> None:
+    with pytest.raises(UserError, match=f"{gpus} GPUs"):
+        PLUGIN.submission(scene, SubmitOptions(cwd=tmp_path, gpus=gpus))
+
+
+@pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (("-a",), "--frames"),
         (("-o", "/x"), "--output"),
         (("-y",), "--trust-scripts"),
+        (("--cycles-device", "OPTIX"), "--gpus"),
         (("other.blend",), "one scene"),
         (("-S",), "name of a scene"),
     ],

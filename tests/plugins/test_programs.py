@@ -70,6 +70,22 @@ def test_every_plugin_makes_a_job_that_the_farm_takes(name: str, tmp_path: Path)
         assert words(made, name).count(arguments[0]) == 1
 
 
+@pytest.mark.parametrize(("name", "wished", "gpus"), [("arnold", 0, 0), ("arnold", 2, 2), ("redshift", 0, 1)])
+def test_what_renders_on_gpus_alone_asks_for_one(tmp_path: Path, name: str, wished: int, gpus: int) -> None:
+    plugin = PLUGINS[name]
+    path = scene(tmp_path, f"shot{plugin.extensions[0]}")
+    made = plugin.submission(path, SubmitOptions(cwd=tmp_path, gpus=wished))
+    assert plan_job(made, uid="").steps[0].demand.gpus == gpus
+
+
+def test_gpus_are_offered_by_those_that_can_use_them() -> None:
+    assert {name for name, plugin in PLUGINS.items() if not plugin.uses_gpus} == {
+        "mitsuba",
+        "synfig",
+        "inkscape",
+    }
+
+
 def test_chunks_hold_several_frames(tmp_path: Path) -> None:
     options = SubmitOptions(cwd=tmp_path, frames=tuple(range(1, 11)), chunk_size=5)
     made = PLUGINS["mitsuba"].submission(scene(tmp_path, "a.xml"), options)

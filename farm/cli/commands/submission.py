@@ -164,6 +164,12 @@ def add_submit(app: typer.Typer, connect: Connect) -> None:
                 "--probe", help="First find out on a GPU, with few samples, what the frames cost most."
             ),
         ] = False,
+        gpus: Annotated[
+            int | None,
+            typer.Option(
+                metavar="N", help="Each task has N GPUs of its own, and renders on them; else on processors."
+            ),
+        ] = None,
         tiles: Annotated[
             str | None,
             typer.Option(
@@ -255,6 +261,7 @@ def add_submit(app: typer.Typer, connect: Connect) -> None:
             is_frame_by_frame=frame_by_frame,
             is_preview_first=preview_first,
             is_probed=probe,
+            gpus=gpus,
             is_cold=cold,
             tiles=tiles,
             sample_chunks=sample_chunks,

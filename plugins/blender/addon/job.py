@@ -15,9 +15,7 @@ from farm.model.plugin import SubmitOptions
 from farm.model.work import JobSettings, Submission, Tag
 from farm.text import plural
 from plugins.blender.driver import FORMATS
-from plugins.blender.parts import WITHOUT_BLENDER
 from plugins.blender.plugin import submission as blender_submission
-from plugins.film import STEP as FILM_STEP
 
 from .packing import mounts, only_here
 
@@ -183,10 +181,11 @@ def submission(facts: SceneFacts, wish: Wish) -> Submission:
             is_preview_first=wish.is_preview_first,
             film="" if wish.is_film else None,
             film_rate=facts.rate,
+            gpus=1 if wish.device == "GPU" else 0,
         ),
     )
     hints = {**made.hints, **facts.hints, "frames": float(len(frames))}
-    return replace(_on_device(made, wish.device), hints=hints)
+    return replace(made, parameters={**made.parameters, "Device": wish.device}, hints=hints)
 
 
 def refuse_local_files(facts: SceneFacts, farm_url: str) -> None:
@@ -269,17 +268,6 @@ def refuse_versions(facts: SceneFacts, nodes: Iterable[Any]) -> None:
 def _version(text: str) -> tuple[int, int]:
     numbers = [int(part) for part in text.split(".")[:2] if part.isdecimal()]
     return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
-
-
-def _on_device(made: Submission, device: str) -> Submission:
-    """What Cycles renders on; a job for GPUs asks for a node that has one."""
-    if device == "GPU":
-        for step in made.template["steps"]:
-            if step["name"] in (FILM_STEP, *WITHOUT_BLENDER):
-                continue
-            needs = step.setdefault("hostRequirements", {})
-            needs.setdefault("amounts", []).append({"name": "amount.worker.gpu", "min": 1})
-    return replace(made, parameters={**made.parameters, "Device": device})
 
 
 def _default_output(facts: SceneFacts, scene: Path) -> str:
