@@ -44,6 +44,10 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The programs that tests start by the hundred are compiled once, not each time anew, even where the environment
+# forbids to keep bytecode.
+test test-slow test-faults soak: export PYTHONDONTWRITEBYTECODE :=
+
 # Most tests wait for processes: three at once keep two cores busy. A file's tests stay together, for its servers.
 test: check
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder

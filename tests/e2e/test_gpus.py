@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from farm.flow.demand import PROBE_ATTRIBUTE
+from tests.e2e.conftest import NewServices
 from tests.e2e.farm_under_test import FarmUnderTest
-from tests.e2e.services import PrivatePostgres, PrivateRabbit
 from tests.gpu.fakes import FakeDriver, board, build, busy, node
 from tests.waiting import wait_until
 
@@ -100,16 +100,14 @@ class GpuFarm(FarmUnderTest):
 
 
 @pytest.fixture(scope="module")
-def farm(
-    tmp_path_factory: pytest.TempPathFactory, rabbit: PrivateRabbit, postgres: PrivatePostgres
-) -> Iterator[GpuFarm]:
+def farm(tmp_path_factory: pytest.TempPathFactory, lasting_services: NewServices) -> Iterator[GpuFarm]:
     folder = tmp_path_factory.mktemp("gpus")
     library = build(tmp_path_factory.mktemp("driver"))
     drivers = {
         name: FakeDriver(library=library, path=folder / f"{name}.nvml", fixture=fixture)
         for name, fixture in NODES.items()
     }
-    farm = GpuFarm(folder, postgres.add_database(), rabbit.add_vhost(), extra=HURRY, drivers=drivers)
+    farm = GpuFarm(folder, *lasting_services(), extra=HURRY, drivers=drivers)
     try:
         farm.start_all(agents=len(NODES))
         yield farm

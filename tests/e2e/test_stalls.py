@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from plugins.blender.bpy_runner import bpy_version
+from tests.e2e.conftest import NewServices
 from tests.e2e.farm_under_test import FarmUnderTest, processes_with
-from tests.e2e.services import PrivatePostgres, PrivateRabbit
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.services, pytest.mark.timed]
@@ -69,13 +69,10 @@ bpy.ops.render.render(write_still=True)
 
 
 @pytest.fixture(scope="module")
-def farm(
-    tmp_path_factory: pytest.TempPathFactory, rabbit: PrivateRabbit, postgres: PrivatePostgres
-) -> Iterator[FarmUnderTest]:
+def farm(tmp_path_factory: pytest.TempPathFactory, lasting_services: NewServices) -> Iterator[FarmUnderTest]:
     farm = FarmUnderTest(
         tmp_path_factory.mktemp("stalls"),
-        postgres.add_database(),
-        rabbit.add_vhost(),
+        *lasting_services(),
         extra={"FARM_STALL_AFTER_S": "4", "FARM_HEARTBEAT_S": "1", "FARM_DRAIN_GRACE_S": "1"},
     )
     try:

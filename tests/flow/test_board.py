@@ -321,7 +321,7 @@ def test_a_task_goes_where_little_is_known_for_what_it_teaches_if_enough_are_lef
     decision = made.decision(StepId(1), NodeId("w1"), "gpu")
     assert decision is not None
     assert decision.is_trial
-    assert "to learn how long it takes there" in decision.text()
+    assert "to learn how long it takes on this model" in decision.why()
     never = board(nodes, groups, runs=runs, weights=replace(weights, trial_worth=0.0))
     assert where(never.round(0.0, 9)) == {2: ["w1", "w2"]}
     few = [replace(groups[0], ready=2), groups[1]]
