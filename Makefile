@@ -58,10 +58,11 @@ test-slow: $(VENV)/.installed-dev
 # Most of it waits, so that four at once keep two cores busy; what is held to a time comes after all else.
 # The outage of the broker lasts ten minutes in `make soak`.
 test-faults: export FARM_TEST_OUTAGE_S ?= 120
+FAULTS := tests/contract tests/e2e tests/faults tests/simulation tests/workers
 test-faults: $(VENV)/.installed-dev
 	@failed=0; \
-	$(BIN)/pytest -m 'faults and not timed' -n 4 --dist load --maxschedchunk 1 --timeout 1200 --durations 10 || failed=1; \
-	$(BIN)/pytest -m 'faults and timed' -n 2 --dist loadfile --timeout 1200 --durations 10 || failed=1; \
+	$(BIN)/pytest $(FAULTS) -m 'faults and not timed' -n 4 --dist load --maxschedchunk 1 --timeout 1200 --durations 10 || failed=1; \
+	$(BIN)/pytest tests/e2e -m 'faults and timed' -n 2 --dist loadfile --timeout 1200 --durations 10 || failed=1; \
 	exit $$failed
 
 SEEDS ?= 100000

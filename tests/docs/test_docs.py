@@ -92,3 +92,14 @@ def test_every_alarm_has_its_line_in_the_runbook() -> None:
     assert [kind for kind in alarms if f"`{kind}`" not in told] == []
     assert len(checks) > 10
     assert [check for check in checks if f"`{check}`" not in told] == []
+
+
+def test_make_test_faults_looks_everywhere_where_there_is_one() -> None:
+    """To collect all tests takes each of its processes longer than most of these tests."""
+    makefile = (ROOT / "Makefile").read_text()
+    (listed,) = re.findall(r"^FAULTS := (.*)$", makefile, re.M)
+    files = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if path != Path(__file__)]
+    marked = {mark: {p for p in files if f"mark.{mark}" in p.read_text()} for mark in ("faults", "timed")}
+    assert {str(path.relative_to(ROOT).parent) for path in marked["faults"]} == set(listed.split())
+    assert {str(path.relative_to(ROOT).parent) for path in marked["timed"]} == {"tests/e2e"}
+    assert "pytest tests/e2e -m 'faults and timed'" in makefile
