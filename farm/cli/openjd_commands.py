@@ -37,6 +37,10 @@ def run(arguments: Sequence[str]) -> int:
     return _hand_over("run", arguments)
 
 
+def names_a_template(arguments: Sequence[str]) -> bool:
+    return _template_at(arguments) is not None
+
+
 def _hand_over(command: str, arguments: Sequence[str]) -> int:
     words = list(arguments)
     for word in words:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +96,26 @@ def test_a_wrong_template_is_status_1(
     path.write_text(json.dumps(TEMPLATE | change))
     for command in ("check", "run", "summary"):
         assert told in lonely_cli.bad(command, str(path), status=1)
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_for_a_template_tells_its_parameters(lonely_cli: Cli, bundle: Path, option: str) -> None:
+    assert "ARGUMENTS OF openjd run" in lonely_cli.good("run", option)
+    assert "Word (STRING)" in lonely_cli.good("run", str(bundle), option)
+
+
+@pytest.mark.parametrize("command", ["check", "run", "summary"])
+def test_the_help_names_every_option_that_openjd_has(lonely_cli: Cli, command: str) -> None:
+    theirs = subprocess.run(
+        [str(Path(sys.executable).parent / "openjd"), command, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    ours = re.sub(r"-\n +", "-", lonely_cli.good(command, "--help"))  # wrapped at a hyphen
+    for option in set(re.findall(r"(?:^  |, )(-{1,2}[a-z][a-z-]*)", theirs, re.MULTILINE)):
+        assert option in ours, option
 
 
 def test_arguments_come_in_any_order(lonely_cli: Cli, tmp_path: Path) -> None:

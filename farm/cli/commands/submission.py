@@ -315,14 +315,14 @@ def add_openjd(app: typer.Typer) -> None:
     def summary(ctx: typer.Context) -> None:
         """Say what a template makes: parameters, steps, tasks.
 
-        Takes -p NAME=VALUE or file://values.yaml, --step, --output and --extensions.
+        Takes -p (--job-param) NAME=VALUE or file://values.yaml, --step, --output and --extensions.
         """
         from farm.cli import openjd_commands
 
         finish(openjd_commands.summary(ctx.args))
 
     @app.command(
-        context_settings=_PASSED_ON,
+        context_settings={**_PASSED_ON, "help_option_names": []},
         options_metavar="PATH [ARGUMENTS OF openjd run]",
         epilog=examples(
             "farm run template.yaml -p Frames=1-3",
@@ -333,9 +333,13 @@ def add_openjd(app: typer.Typer) -> None:
     def run(ctx: typer.Context) -> None:
         """Run a template here and now, without a farm.
 
-        Takes -p, --step, -tp, --tasks, --maximum-tasks, --run-dependencies, --environment (--env),
-        --path-mapping-rules, --preserve, --verbose, --timestamp-format, --output and --extensions.
+        Takes -p (--job-param), --step, -tp (--task-param), --tasks, --maximum-tasks, --run-dependencies and
+        --no-run-dependencies, --environment (--env), --path-mapping-rules, --preserve, --verbose,
+        --timestamp-format, --output and --extensions. With a template, --help (-h) tells its parameters.
         """
         from farm.cli import openjd_commands
 
+        if set(ctx.args) & {"-h", "--help"} and not openjd_commands.names_a_template(ctx.args):
+            typer.echo(ctx.get_help())
+            return
         finish(openjd_commands.run(ctx.args))
