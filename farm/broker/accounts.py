@@ -8,7 +8,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 
@@ -68,7 +68,11 @@ class Accounts:
         url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/api/{path}"
         try:
             answer = httpx.request(
-                method, url, json=body, auth=(parts.username or "", parts.password or ""), timeout=_API_S
+                method,
+                url,
+                json=body,
+                auth=(unquote(parts.username or ""), unquote(parts.password or "")),
+                timeout=_API_S,
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unavailable(f"the broker's management API cannot be reached: {error}") from error

@@ -197,6 +197,8 @@ class PrivateRabbit:
     process: subprocess.Popen[bytes] | None = None
     denies: bool = bool(RABBITMQ)
     """Refuse what 4.3 refuses. Not in a cluster: there 4.0 takes it for used, and does not start again."""
+    management_port: int = 0
+    """Of its management API; 0: it has none."""
     _dist_port: int = field(default_factory=free_port)
     _epmd_port: int = field(default_factory=free_port)
     _epmd: subprocess.Popen[bytes] | None = None
@@ -218,12 +220,18 @@ class PrivateRabbit:
         cookie = home / ".erlang.cookie"
         cookie.write_text("ridgeline-test")
         cookie.chmod(0o400)
-        (self.folder / "enabled_plugins").write_text("[].")
+        plugins = "rabbitmq_management" if self.management_port else ""
+        (self.folder / "enabled_plugins").write_text(f"[{plugins}].")
         (self.folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
             "disk_free_limit.absolute = 50MB\n"
             "vm_memory_high_watermark.absolute = 512MB\n"
             "heartbeat = 10\n"
+            + (
+                f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n"
+                if plugins
+                else ""
+            )
             + "".join(f"deprecated_features.permit.{name} = false\n" for name in _DENIED if self.denies)
         )
         if beside is not None:

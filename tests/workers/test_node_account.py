@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from amqp.exceptions import AccessRefused
@@ -20,7 +22,7 @@ from farm.model.ids import JobId, NodeId
 from farm.settings import Settings
 from farm.wire import queues
 from farm.wire.messages import Launch, SayHello, StepScript, dump
-from tests.e2e.services import RABBITMQ
+from tests.e2e.services import RABBITMQ, PrivateRabbit, free_port
 from tests.waiting import wait_until
 from workers.celery_worker import CeleryWorker
 
@@ -126,9 +128,13 @@ def test_a_node_can_neither_listen_to_others_nor_speak_to_them(farm_url: str, no
 
 
 def test_without_its_account_a_node_is_out(farm_url: str, node_url: str) -> None:
+    _is_out_without(Accounts(farm_url), node_url)
+
+
+def _is_out_without(accounts: Accounts, node_url: str) -> None:
     connection = Connection(node_url, connect_timeout=5)
     connected = connection.connect()  # kombu's own would connect again by itself
-    Accounts(farm_url).remove(NODE)
+    accounts.remove(NODE)
 
     def is_out() -> bool:
         try:
@@ -150,3 +156,40 @@ def test_a_broker_elsewhere_is_not_asked_by_this_machine_s_program() -> None:
     with pytest.raises(Unavailable, match=r"another machine, 192\.0\.2\.1, and broker_admin_url") as error:
         accounts.put(NODE, PASSWORD)
     assert "secret" not in str(error.value)
+
+
+@pytest.fixture
+def management(tmp_path: Path) -> Iterator[PrivateRabbit]:
+    """A broker with the management API."""
+    server = PrivateRabbit(tmp_path, management_port=free_port())
+    server.create()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.mark.slow
+def test_an_account_made_by_the_management_api_is_as_good(management: PrivateRabbit) -> None:
+    farm_url = management.add_vhost()
+    admin, secret = "farm/admin", "p@ss/wörd%41"
+    management.control("add_user", admin, secret)
+    management.control("set_user_tags", admin, "administrator")
+    told = f"{quote(admin, safe='')}:{quote(secret, safe='')}"
+    address = f"127.0.0.1:{management.management_port}"
+    accounts = Accounts(farm_url, f"http://{told}@{address}/")
+    accounts.put(NODE, "another one first")
+    accounts.put(NODE, PASSWORD)
+    node_url = node_broker_url(farm_url, node_id=NODE, password=PASSWORD, host="127.0.0.1")
+    with closing(Intake(farm_url, farm_queues(), prefetch=10)) as farm, closing(Publisher(node_url)) as node:
+        farm.drain(0.01, 1)
+        node.publish(queues.REPORTS, b"{}", persistent=True)
+        node.flush(5)
+        wait_until(lambda: farm.drain(0.1, 10), "the node's report")
+    _refused(node_url, lambda channel: channel.basic_get(queues.REPORTS))
+    _is_out_without(accounts, node_url)
+    accounts.remove(NODE)  # which is not there: fine
+    with pytest.raises(Unavailable, match="management API answers 401") as error:
+        Accounts(farm_url, f"http://{quote(admin, safe='')}:wrong@{address}").put(NODE, PASSWORD)
+    assert PASSWORD not in str(error.value)
