@@ -84,11 +84,12 @@ def how_to_join(url: str, made: InviteView, *, life_s: float) -> Sequence[str]:
 def join(url: str, *, code: str | None, name: str | None, is_waiting: bool) -> int:
     """The exit status: 1 when it is still pending. Raises UserError, Forbidden, Rejected, Unavailable."""
     settings = load_settings()
-    node_id = check_node_name(name or settings.node_name)
     url = full_url(url)
+    known = _joined(settings)
+    earlier = known.get("node") if code is None and known.get("url") == url else None
+    node_id = check_node_name(name or earlier or settings.node_name)
     config = config_to_write()
     updated_config(_read(config), {})  # what cannot be changed is told before the code is spent
-    known = _joined(settings)
     is_known = (known.get("url"), known.get("node")) == (url, node_id)
     token = known["token"] if is_known and code is None else ""
     if not token:

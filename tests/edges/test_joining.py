@@ -357,6 +357,7 @@ def test_a_pending_machine_says_what_to_do(cli: Cli, farm: FakeFarm) -> None:
     assert not written(cli).exists()
     farm.answers.pop(("POST", "/join/account"))
     farm.answer("POST", "/join/account", ACCOUNT)
+    assert "blade-4 is in the farm" in cli.good("join", farm.url), "as it was told to say"
     assert cli("join", farm.url, "--name", "blade-4").status == 0
 
 
