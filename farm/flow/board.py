@@ -90,10 +90,8 @@ class Board:
     @weights.setter
     def weights(self, weights: Weights) -> None:
         if weights is not self._groups.weights and weights != self._groups.weights:
-            self._groups.weights = weights
-            self._groups.has_order = False
-            for row in self._groups.rows().tolist():
-                self._groups.reopen(row)
+            self._groups.weigh_by(weights)
+            self._learnt.update(self._groups.rows().tolist())
 
     @property
     def waiting(self) -> int:
@@ -352,7 +350,7 @@ class Board:
             are_few=groups.left[rows] <= self.weights.probe_tasks,
             is_patient=groups.served[rows] + self.weights.cap_patience_s > self._priced_at,
         )
-        groups.scored(rows, found.advantage, found.is_known, found.trial, now)
+        groups.scored(rows, found, now)
         groups.best[rows] = found.best
         groups.mean_s[rows] = found.mean_s
 
@@ -472,7 +470,7 @@ class Board:
         self._reasons[key] = _Reason(
             places.model_names[place.model],
             float(self.model.median_s[step, place.model]) * float(places.factor[at]),
-            warm if places.last[at] == row else cold,
+            warm if places.last_row(at) == row else cold,
             float(self.model.sd[step, place.model]),
             float(self._price[place.model]),
             advantage_at(groups, places, self.model, row, at),

@@ -181,6 +181,10 @@ class Places:
 
     # --- what runs where --------------------------------------------------------------------------
 
+    def last_row(self, at: int) -> int:
+        """The row of the group that it ran last, or NO_ROW."""
+        return self._last.item(at)
+
     def find(self, node_id: NodeId, device_id: str) -> int | None:
         """The place; None: the farm does not know it (any more)."""
         for at in self.of_node.get(node_id, ()):

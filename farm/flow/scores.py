@@ -49,6 +49,8 @@ class Scores:
     """Whether the step's run time is known well enough."""
     trial: Floats
     """What one task would gain in advantage for what it teaches; 0: nothing."""
+    only_once: Bools
+    """Where a group may start for nothing but its long wait."""
 
 
 def scores(
@@ -67,7 +69,7 @@ def scores(
 
     load_s: what loading adds to each of the tasks that a device would take, of each group. are_few: groups
     with too little left to profit from what their first tasks teach. is_patient: groups that have not yet
-    waited for so long that they start anywhere.
+    waited for so long that they start one task anywhere.
     """
     price, slots = farm.price, farm.slots
     doubted = np.exp(np.minimum(weights.caution * sd**2, 1.0))
@@ -88,8 +90,8 @@ def scores(
         slow = (median > farm.cap * mean[:, None]) & (median * np.maximum(doubt, 1.0) > farm.mean_task_s)
         is_known = sd.min(axis=1) < _PROBE_SD
         # Of a few unknown tasks no gain can be predicted that would be worth waiting for.
-        slow &= (is_patient & (is_known | ~are_few))[:, None]
-    advantage[~able | slow] = -np.inf
+        slow &= able & (is_known | ~are_few)[:, None]
+    advantage[~able | (slow & is_patient[:, None])] = -np.inf
     trial = trial_gains(
         np.where(advantage > -np.inf, median * price, np.inf),
         load_s[:, None] * price,
@@ -103,6 +105,7 @@ def scores(
         mean_s=mean,
         is_known=is_known,
         trial=trial,
+        only_once=slow & ~is_patient[:, None],
     )
 
 

@@ -53,7 +53,7 @@ class Tail:
         step, places = int(self._waiting.step[row]), self._places
         cold, warm = self._times.load_s(step)
         median = float(self._times.median_s[step, places[at].model])
-        return median * float(places.factor[at]) + (warm if places.last[at] == row else cold)
+        return median * float(places.factor[at]) + (warm if places.last_row(at) == row else cold)
 
     def _is_worth(self, here: float, row: int, now: float) -> bool:
         waiting, places = self._waiting, self._places

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,7 @@ _LOOK: Final = 64
 """Groups of a bucket to look at first; four times as many each time after."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(NamedTuple):
     """By what buckets are compared, one after the other: the least is first. None: not by this."""
 
     of_projects: Floats | None

@@ -15,6 +15,7 @@ from farm.flow.counts import SharedCounts
 from farm.flow.kinds import Kinds
 from farm.flow.match import Group, Room, scratch_gib
 from farm.flow.predict import RunTimes
+from farm.flow.scores import Scores
 from farm.flow.tiers import Tier, Use
 from farm.flow.trials import Trials
 from farm.flow.weights import Order, PriorityMode, Weights
@@ -95,6 +96,8 @@ class Waiting:
         self.offered: Floats = np.full((4, size), NOTHING)
         """The same while one more task may start, shared counts apart, and more where it would teach."""
         self._trials = Trials()
+        self._only_once: dict[int, Bools] = {}
+        """By group: the device models on which it may start one task, for its long wait alone."""
         self.barred: list[Floats] = []
         """By kind and group: 0, or -inf when the kind refuses the group's demand for good."""
         self._probing: set[int] = set()
@@ -212,6 +215,7 @@ class Waiting:
         self._probing.discard(row)
         self._probed_on.pop(row, None)
         self._trials.forget(row)
+        self._only_once.pop(row, None)
         self._groups[row] = None
         self.advantage[:, row] = self.offered[:, row] = NOTHING
         self.need[row] = 0
@@ -238,7 +242,8 @@ class Waiting:
     def started(self, row: int, model: int, now: float, until: float) -> bool:
         """One of its tasks, on a device of the model. until: when it will probably end.
 
-        Returns whether it went there to teach, so that the next one gains less by a device of the model.
+        Returns whether it went there to teach, or had waited long, so that the next one gains less by such a
+        device.
         """
         if self.is_known[row]:
             self._probed_on.pop(row, None)
@@ -250,11 +255,16 @@ class Waiting:
         self.served[row] = now
         self.copied(row)
         self.settle()
-        is_trial = self._trials.started(row, model, now, until)
-        if is_trial:
+        is_less = self._trials.started(row, model, now, until)
+        slow = self._only_once.pop(row, None)
+        if slow is not None:
+            # Its wait is over. All that are idle would be too many: that they are slow is as true as before.
+            self.advantage[: len(slow), row][slow] = NOTHING
+            is_less = True
+        if is_less:
             self._offer(row)
         self.reopen(row)
-        return is_trial
+        return is_less
 
     def copied(self, row: int) -> None:
         """A second copy of a task that runs has started."""
@@ -286,6 +296,15 @@ class Waiting:
             self.turns.charge(group.job_id, group.priority, cost)
 
     # --- what may start ---------------------------------------------------------------------------
+
+    def weigh_by(self, weights: Weights) -> None:
+        """Other weights hold from now on: what may start, in which order and what is near-equal is to be seen
+        anew."""
+        self.weights = weights
+        self.has_order = False
+        self.version += 1
+        for row in self._rows.values():
+            self.reopen(row)
 
     def reopen(self, row: int) -> None:
         """Whether one more of the group's tasks may start, as far as counts say."""
@@ -321,16 +340,19 @@ class Waiting:
             self.offered[: len(gains), row] += gains
         self.version += 1
 
-    def scored(self, rows: Ints, advantage: Floats, is_known: Bools, trial: Floats, now: float) -> None:
-        """The groups have been scored anew: what each gains (rows) on each device model (columns), and by
-        teaching there."""
-        columns = advantage.T
+    def scored(self, rows: Ints, found: Scores, now: float) -> None:
+        """The groups have been scored anew: rows are groups, columns device models."""
+        columns, is_known = found.advantage.T, found.is_known
         n = len(columns)
         was_known = self.is_known[rows]
         self.is_known[rows] = is_known
         self.advantage[:n, rows] = columns
         self.offered[:n, rows] = np.where(self.may[rows], columns, NOTHING)
-        self._trials.scored(rows, trial, now)
+        self._trials.scored(rows, found.trial, now)
+        for row in self._only_once.keys() & set(rows.tolist()):
+            del self._only_once[row]
+        for at in np.flatnonzero(found.only_once.any(axis=1)).tolist():
+            self._only_once[int(rows[at])] = found.only_once[at]
         for row in sorted(self._trials.among(rows)):
             self._offer(row)
         other = set(rows[was_known != is_known].tolist())

@@ -61,7 +61,9 @@ class Weights:
         1.7,
         "a longer than average task does not start where it takes more than this times its farm-wide mean",
     )
-    cap_patience_s: float = _weight(3600.0, "a group that started nothing for so long starts anywhere")
+    cap_patience_s: float = _weight(
+        3600.0, "a group that started nothing for so long starts one task anywhere"
+    )
     backlog_s: float = _weight(
         1200.0,
         "as waiting work takes the farm longer than this, throughput counts: the cap opens, the window "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Final
 
 import numpy as np
@@ -28,7 +27,7 @@ def advantage_at(waiting: Waiting, places: Places, times: RunTimes, row: int, at
     """A group's advantage on a place, its warm scene counted."""
     model = places[at].model
     value = float(waiting.advantage[model, row])
-    if places.last[at] != row or value == NOTHING:
+    if places.last_row(at) != row or value == NOTHING:
         return value
     step = int(waiting.step[row])
     _, warm = times.load_s(step)
@@ -58,8 +57,8 @@ class Window:
         """By row; -inf: cannot start."""
         self._near: Bools = np.zeros(0, np.bool_)
         """By row."""
-        self.near_equals = 0
-        """How many there are."""
+        self._rows: Ints = np.zeros(0, np.int64)
+        """Those that are near."""
         self._rank = 0
         """The first of the node's pools for which there is a group."""
         self._ranks: list[tuple[int, Floats]] = []
@@ -71,6 +70,11 @@ class Window:
     @property
     def is_empty(self) -> bool:
         return self.most == NOTHING
+
+    @property
+    def near_equals(self) -> int:
+        """How many there are."""
+        return len(self._rows)
 
     def follow(self) -> bool:
         """Take in what has changed since the last call. Returns whether anything has."""
@@ -86,7 +90,7 @@ class Window:
             self._near = scores >= self.most + math.log(waiting.weights.window)
             if waiting.has_urgent:
                 self._near |= waiting.are_urgent(slice(len(scores))) & (scores > NOTHING)
-        self.near_equals = int(np.count_nonzero(self._near))
+        self._rows = self._near.nonzero()[0]
         self._best_two = None
         return True
 
@@ -132,7 +136,7 @@ class Window:
     def choose(self, at: int, room: Room, now: float, tail: Tail | None) -> int | None:
         """The group to start on the place, None: none. tail: None where no device is left idle for others."""
         waiting, places = self._waiting, self._places
-        last = int(places.last[at])
+        last = places.last_row(at)
         if tail is not None and self._is_hopeless(at, last, now, tail):
             return None
         device = places[at].device
@@ -183,7 +187,7 @@ class Window:
         # The more waits, the nearer equals of one user (or job) must be.
         slack = math.log(waiting.weights.window) / (1 + waiting.backlogs)
         narrow = narrowed if waiting.backlogs > 0 else None
-        few = self._near.nonzero()[0] if self.near_equals <= _FEW else None
+        few = self._rows if len(self._rows) <= _FEW else None
         use = waiting.use()
         for tier in waiting.tiers(few):
             row = tier.first(self._near, use, can_start, narrow)
@@ -225,22 +229,10 @@ class Window:
     def runner_up(self, row: int) -> int | None:
         """The best match of the other near-equals."""
         if self._best_two is None:
-            if self.near_equals == 0:  # nothing but a warm scene's group, which its probing keeps from others
-                return None
-            best = self._best(())
-            self._best_two = [best, self._best((best,))] if self.near_equals > 1 else [best]
+            rows, values = self._rows, self._scores.take(self._rows)
+            self._best_two = []
+            for _ in range(min(len(rows), 2)):
+                at = int(values.argmax())
+                self._best_two.append(int(rows[at]))
+                values[at] = NOTHING
         return next((other for other in self._best_two if other != row), None)
-
-    def _best(self, but: Collection[int]) -> int:
-        """The best match of the near-equals, these left out."""
-        scores = self._scores
-        kept = [(row, float(scores[row])) for row in but]
-        for row in but:
-            scores[row] = NOTHING
-        found = int(scores.argmax())
-        if not self._near[found]:  # what is left are urgent groups, far from the best match
-            rows = self._near.nonzero()[0]
-            found = int(rows[scores.take(rows).argmax()])
-        for row, value in kept:
-            scores[row] = value
-        return found
