@@ -19,7 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from farm.errors import UserError
 from farm.flow import match
+from farm.flow.weights import Weights
 from farm.simulate.clock import Desk, Simulation
 from farm.simulate.desks import BoardDesk, PlanDesk, PullDesk, StaticDesk
 from farm.simulate.metrics import Figures, figures
@@ -28,14 +30,14 @@ from tests.bench.tables import gavel_scenario
 
 _ROOT = Path(__file__).resolve().parents[2]
 PUBLIC_SEEDS = tuple(range(10))
-DESKS: dict[str, Callable[[], Desk]] = {
-    "static round robin": StaticDesk,
-    "fifo (pull)": lambda: PlanDesk(match.fifo),
-    "priority + sticky": lambda: PullDesk("sticky"),
-    "tags (pull)": lambda: PullDesk("tags"),
-    "fitness": lambda: PlanDesk(match.fitness),
-    "predictive (ours)": BoardDesk,
-    "oracle": lambda: BoardDesk(is_oracle=True),
+DESKS: dict[str, Callable[[Weights], Desk]] = {
+    "static round robin": lambda _: StaticDesk(),
+    "fifo (pull)": lambda _: PlanDesk(match.fifo),
+    "priority + sticky": lambda _: PullDesk("sticky"),
+    "tags (pull)": lambda _: PullDesk("tags"),
+    "fitness": lambda _: PlanDesk(match.fitness),
+    "predictive (ours)": lambda weights: BoardDesk(weights=weights),
+    "oracle": lambda weights: BoardDesk(weights=weights, is_oracle=True),
 }
 FIFO, OURS, ORACLE, STATIC = "fifo (pull)", "predictive (ours)", "oracle", "static round robin"
 FAULTS = Scenario(load=0.6, hung=0.003, slow_per_hour=0.15, mean_hours_to_failure=30.0)
@@ -142,12 +144,12 @@ COLUMNS = (
 )
 
 
-def play(work: tuple[str, str, int]) -> tuple[str, str, int, Figures, float]:
-    suite, desk, seed = work
+def play(work: tuple[str, str, int, Weights]) -> tuple[str, str, int, Figures, float]:
+    suite, desk, seed, weights = work
     scenario = SUITES[suite].scenario
     assert scenario is not None
     begun = time.process_time()
-    told = figures(Simulation(World(replace(scenario, seed=seed)), DESKS[desk]()).run())
+    told = figures(Simulation(World(replace(scenario, seed=seed)), DESKS[desk](weights)).run())
     return suite, desk, seed, told, time.process_time() - begun
 
 
@@ -156,6 +158,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--suites", default=",".join(SUITES), help="comma separated; default: all")
     parser.add_argument("--policies", default=",".join(DESKS), help="comma separated; default: all")
     parser.add_argument("--seeds", default=f"{PUBLIC_SEEDS[0]}-{PUBLIC_SEEDS[-1]}", help="such as 0-9")
+    parser.add_argument(
+        "--weight",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="play ours and the oracle by another weight; may be given again",
+    )
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument(
         "--results",
@@ -173,14 +182,18 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no policy {unknown[0]!r}; there are: {', '.join(DESKS)}")
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
+    try:
+        weights = Weights.from_table(dict(pair.partition("=")[::2] for pair in options.weight))
+    except UserError as error:
+        parser.error(str(error))
     found: dict[tuple[str, str, int], Figures] = {}
-    code = fingerprint()
+    code = fingerprint(weights)
     if options.results and options.results.exists():
         kept = json.loads(options.results.read_text())
         for entry in kept["runs"] if kept["code"] == code else ():
             found[entry["suite"], entry["desk"], entry["seed"]] = Figures(**entry["figures"])
     work = [
-        (suite, desk, seed)
+        (suite, desk, seed, weights)
         for seed in seeds
         for suite in chosen
         if SUITES[suite].scenario is not None
@@ -199,12 +212,13 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def fingerprint() -> str:
-    """Of the code that figures follow from: those of other code are not to be compared."""
+def fingerprint(weights: Weights) -> str:
+    """Of the code and weights that figures follow from: those of other code are not to be compared."""
     digest = hashlib.sha256()
     for folder in ("farm/flow", "farm/simulate", "farm/model"):
         for path in sorted((_ROOT / folder).glob("*.py")):
             digest.update(path.read_bytes())
+    digest.update(repr(weights).encode())
     digest.update(repr([suite.scenario for suite in SUITES.values()]).encode())
     return digest.hexdigest()
 
@@ -270,7 +284,7 @@ def _ratios(
         other = (
             (SUITES[name].of_suite, OURS, seed) if target.over == "right tags" else (name, target.over, seed)
         )
-        if other in found:
+        if other in found and (name, OURS, seed) in found:
             ours = getattr(found[name, OURS, seed], target.figure)
             ratios.append(ours / getattr(found[other], target.figure))
     return ratios
