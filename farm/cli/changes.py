@@ -11,7 +11,7 @@ from farm.cli.answers import read
 from farm.cli.client import Client
 from farm.cli.naming import check_frames, find_job, find_node
 from farm.control.views import ChangedView, FarmView, JobView
-from farm.errors import UserError
+from farm.errors import Rejected, UserError
 from farm.flow.order import parse_order
 from farm.model.frames import canonical, parse_frames
 from farm.model.machines import Node
@@ -92,6 +92,25 @@ def cancel(
     answers = _post(client, _numbers(client, jobs), "cancel", body)
     nothing = "nothing was left to cancel"
     _changed(answers, "cancelled", is_quiet=is_quiet, is_json=is_json, nothing=nothing)
+
+
+def remove(client: Client, jobs: Sequence[str], *, is_quiet: bool) -> None:
+    """All are looked up before the first is removed; one that cannot be is told, and the others go.
+
+    Raises Rejected at the end if some are left.
+    """
+    found = {view.job.id: view for view in (find_job(client, text)[0] for text in jobs)}
+    left: list[Rejected] = []
+    for number, view in found.items():
+        try:
+            client.request("DELETE", f"/jobs/{number}")
+        except Rejected as error:
+            left.append(error)
+        else:
+            if not is_quiet:
+                show.line(f"job {number} {view.job.name} is removed; its files are still there")
+    if left:
+        raise Rejected("; ".join(str(error) for error in left))
 
 
 def retry(

@@ -15,6 +15,8 @@ class EventKind(StrEnum):
     JOB_DONE = "job-done"
     JOB_FAILED = "job-failed"
     JOB_CANCELLED = "job-cancelled"
+    JOB_REMOVED = "job-removed"
+    """Forgotten, with its tasks and logs; `text` says which."""
     TASK_DONE = "task-done"
     TASK_FAILED = "task-failed"
     TASK_HELD = "task-held"

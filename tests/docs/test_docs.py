@@ -81,7 +81,7 @@ def test_every_decision_has_a_number_of_its_own_and_is_listed() -> None:
 def test_every_alarm_has_its_line_in_the_runbook() -> None:
     told = (DOCS / "runbook.md").read_text(encoding="utf-8")
     is_ordinary = re.compile(
-        r"job-(submitted|changed|done|cancelled)|task-(done|requeued)|node-(enrolled|online|drained|released)"
+        r"job-(submitted|changed|done|cancelled|removed)|task-(done|requeued)|node-(enrolled|online|drained|released)"
     )
     alarms = [kind for kind in EventKind if not is_ordinary.fullmatch(kind)]
     checks = set(

@@ -54,6 +54,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "profile": ("12",),
     "record": ("night.json",),
     "release": ("12",),
+    "remove-job": ("12",),
     "remove-node": ("blade-3",),
     "requeue": ("12", "--all"),
     "resubmit": ("12",),

@@ -270,3 +270,15 @@ def test_quiet_changes_say_nothing(cli: Cli, listed: FakeFarm) -> None:
 def test_all_jobs_are_looked_up_before_the_first_is_changed(cli: Cli, listed: FakeFarm) -> None:
     assert "there is no job 99" in cli.bad("cancel", "12", "99")
     assert not [seen for seen in listed.seen if seen.method == "POST"]
+
+
+def test_of_several_jobs_those_are_removed_that_can_be_and_the_others_told(
+    cli: Cli, listed: FakeFarm
+) -> None:
+    listed.answer("GET", "/jobs/13", an_ended_view(JobState.FAILED, id=JobId(13)))
+    listed.fail("DELETE", "/jobs/13", 409, "rejected", "job 13 is active: cancel it first")
+    listed.answer("DELETE", "/jobs/12", None, status=204)
+    run = cli("remove-job", "13", "12")
+    assert run.status != 0
+    assert "job 12" in run.out
+    assert "job 13 is active: cancel it first" in run.err

@@ -376,6 +376,19 @@ def test_a_done_frame_is_rendered_again_only_when_asked_for(api: Api, engine: sa
     assert running.status_code == 400
 
 
+def test_an_ended_job_is_removed_by_its_owner(api: Api) -> None:
+    job_id = api.submit(api.anna)
+    assert api.anna.delete(f"{V1}/jobs/{job_id}").status_code == 409, "it has not ended"
+    api.anna.post(f"{V1}/jobs/{job_id}/cancel", json={})
+    api.submit(api.anna)
+    assert api.bert.delete(f"{V1}/jobs/{job_id}").status_code == 403
+    assert api.anna.delete(f"{V1}/jobs/{job_id}").status_code == 204
+    assert api.anna.get(f"{V1}/jobs/{job_id}").status_code == 404
+    assert api.anna.delete(f"{V1}/jobs/{job_id}").status_code == 404
+    (audited,) = [e for e in api.admin.get(f"{V1}/audit").json()["items"] if e["status"] == 204]
+    assert (audited["target"], audited["before"]["state"]) == (f"job {job_id}", "cancelled")
+
+
 def test_a_user_steers_only_their_own_jobs_and_an_admin_all(api: Api, engine: sa.Engine) -> None:
     job_id = api.submit(api.anna)
     for method, path, body in (

@@ -34,7 +34,7 @@ from farm.model.stalls import MoveCosts
 from farm.model.states import JobState, TaskState
 from farm.model.work import Job
 from farm.settings import Settings
-from farm.store import attempts, jobs, limits, rows, stalling, steering
+from farm.store import attempts, jobs, limits, removing, rows, stalling, steering
 from farm.store.engine import reading, writing
 
 _LONGEST_TIMEOUT_S: Final = 365 * 86400.0
@@ -142,6 +142,14 @@ class JobDesk:
             return steering.retry(db, job_id, actor=by.user, states=choice.states, task_ids=task_ids)
 
         return self._steer(job_id, choice, by, change)
+
+    def remove(self, job_id: JobId, by: Caller) -> None:
+        """Forget an ended job; its files stay. Raises NotFound, Forbidden, Rejected."""
+        with writing(self._engine) as db:
+            job = own_job(db, job_id, by)
+            removing.remove_job(db, job_id, actor=by.user)
+            before = {"name": job.name, "user": job.settings.user, "state": job.state}
+            audit_row(db, by, f"job {job_id}", before=before, status=204)
 
     def _steer(
         self,

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from farm.control.views import ChangedView, FoundLine, JobView, Page, PlanView, ProfileView, WhyView
 from farm.http import bodies, examples
-from farm.http.routes.answers import BODY_ERRORS, answers
+from farm.http.routes.answers import BODY_ERRORS, answers, errors
 from farm.http.routes.parameters import MAX_ID, After, Frames, JobNumber, Limit, TheCaller, TheDesk
 from farm.model import work
 from farm.model.attempts import Attempt, JobUsage
@@ -150,6 +150,17 @@ def append_frames(
     step runs just now, or the job was cancelled.
     """
     return desk.submissions.append(JobId(job_id), request, caller)
+
+
+@router.delete(
+    "/jobs/{job_id}", status_code=204, summary="Remove an ended job", responses=errors(403, 404, 409)
+)
+def remove_job(desk: TheDesk, caller: TheCaller, job_id: JobNumber) -> None:
+    """Forget the job, its tasks, attempts, logs and events. Its files stay.
+
+    409: it has not ended, another job waits for it, or it is the newest.
+    """
+    desk.jobs.remove(JobId(job_id), caller)
 
 
 @router.post(
