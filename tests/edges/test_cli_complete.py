@@ -62,6 +62,13 @@ def test_the_last_word_of_a_filter_is_completed(typed: str, offers: list[str]) -
     assert [name for name, _ in complete.filters(typed, "jobs")] == offers
 
 
+def test_commands_of_a_group_that_lists_are_offered(lonely_cli: Cli) -> None:
+    assert offered(lonely_cli, "limits", "se") == ["set"]
+    assert offered(lonely_cli, "limits", "list", "wa") == ["waiting"]
+    assert "replay" in offered(lonely_cli, "parked", "")
+    assert offered(lonely_cli, "stalled", "--columns", "job,na") == ["job,name"]
+
+
 def test_names_of_people_cannot_break_the_line(cli: Cli, farm: FakeFarm) -> None:
     farm.answer("GET", "/jobs", page(a_view(a_job(name="x\n13\x1b[2J"))))
     ((number, told),) = complete.jobs("")

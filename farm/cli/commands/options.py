@@ -25,7 +25,8 @@ class ListedByDefault(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
         is_for_list = not first or _FILTER.search(first) or first.startswith("-")
-        if is_for_list and first not in ("-h", "--help"):
+        is_completing = ctx.resilient_parsing  # Tab offers the commands, too
+        if is_for_list and first not in ("-h", "--help") and not is_completing:
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
