@@ -89,7 +89,7 @@ def drive(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> It
             for name, value in re.findall(r"^RESULT ([a-z ]+) (.*)$", done.stdout, re.M)
         }
         headers = {"Authorization": f"Bearer {token}"}
-        with httpx.Client(base_url=f"{serving.url}/api/v1", headers=headers) as client:
+        with httpx.Client(base_url=f"{serving.url}/api/v1", headers=headers, timeout=60) as client:
             jobs = {view["job"]["name"]: view["job"] for view in client.get("/jobs").json()["items"]}
         yield Drive(told=told, jobs=jobs, scenes=scenes, log=done.stdout)
     finally:

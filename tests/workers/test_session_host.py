@@ -88,9 +88,10 @@ def test_a_renderer_that_ignores_sigterm_is_killed_after_the_grace_time(host: Ho
     before = time.monotonic()
     host.cancel("moved to a faster node", Outcome.STALLED)
     finished = host.finish()
+    took_s = time.monotonic() - before
     assert (finished.outcome, finished.reason) == (Outcome.STALLED, "moved to a faster node")
     assert finished.exit_code == -signal.SIGKILL
-    assert 1.9 < time.monotonic() - before < 10
+    assert 1.9 < took_s < 60, "the grace time, not as long as it would sleep"
     assert "ignored" in host.seen.text
 
 
@@ -838,7 +839,7 @@ def test_a_session_that_hangs_is_stopped_in_time(host: HostDriver, tmp_path: Pat
     run = make_run(template, "session-3", task_parameters={"Frame": ("INT", "7")}, timeout_s=0.3)
     finished = host.run(run)
     assert (finished.outcome, finished.reason) == (Outcome.STALLED, "ran longer than 0.3 s and was stopped")
-    assert time.monotonic() - before < 15
+    assert time.monotonic() - before < 300, "not as long as it would sleep"
 
 
 def test_a_flood_in_a_session_does_not_fill_memory(tmp_path: Path) -> None:
