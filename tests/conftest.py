@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from farm.store import schema
 from farm.store.engine import open_engine
+from tests.process_state import changes, process_state
 
 POSTGRES = os.environ.get("FARM_TEST_POSTGRES", "postgresql://postgres@127.0.0.1/postgres")
 """A server and a role that may make databases on it."""
@@ -48,6 +49,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
 
     items.sort(key=rank)
+
+
+@pytest.fixture(autouse=True)
+def leaves_the_process_as_it_was() -> Iterator[None]:
+    """What one test leaves behind in its process makes another fail, in another file, on some days."""
+    before = process_state()
+    yield
+    left = changes(before, process_state())
+    assert not left, f"this test leaves its process changed: {'; '.join(left)}"
 
 
 def missing(service: str, why: object) -> None:
