@@ -16,12 +16,15 @@ from typing import Any
 from farm.control.scheduler import Scheduler
 from farm.errors import FarmError, Unavailable
 from farm.flow.submit import JobPlan, plan_job
-from farm.model.ids import JobId
+from farm.model.ids import JobId, NodeId
+from farm.model.limits import LIMIT_PREFIX, Limit, LimitScope
+from farm.model.stalls import StallPolicy
 from farm.model.states import Outcome, TaskState
 from farm.model.work import JobSettings, OutputSpec, Submission
 from farm.settings import Settings, load_settings
-from farm.store import steering, submitting
+from farm.store import limits, nodes, steering, submitting
 from farm.store.engine import writing
+from farm.store.jobs import read_job
 from tests.simulation.broker import Broker, Chaos, Link, SimIntake, SimPublisher
 from tests.simulation.database import Database
 from tests.simulation.kernel import Kernel, Process, Violation
@@ -32,6 +35,7 @@ FAULTS_S = 90.0
 """60 % of the time that a seed is given before it must begin to end."""
 AFTERWARDS_S = 25.0
 REST_S = 60.0
+LIMIT = "licence"
 LIVENESS_S = 600.0
 """Nothing is wrong any more; within this time every task must have ended."""
 
@@ -56,6 +60,10 @@ class Profile:
     """For each task; 1.0: nothing may be rendered twice."""
     share: float = 1.0
     """Of seeds."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of the farm, other than usual."""
+    is_shared: bool = False
+    """Jobs take of the farm's limits, or wait for other jobs, whole or frame by frame."""
 
 
 _ALL = (
@@ -127,7 +135,34 @@ PROFILES: dict[str, Profile] = {
         most_renders=1.5,
         share=1,
     ),
-}
+    "shared": Profile(
+        faults=(
+            "person changes", "person changes", "limit changes", "person cancels tasks", "person requeues",
+            "person submits", "person submits", "person submits", "person drains node",
+            "person removes node", "scheduler paused", "scheduler killed", "commits in doubt",
+            "agent restarted", "node cut off",
+        ),
+        kinds=("staged", "two", "exclusive"),
+        frames=6,
+        most_renders=6.0,
+        every_s=3.0,
+        share=2,
+        settings={"preempt_from": 60},
+        is_shared=True,
+    ),
+    "stalls": Profile(
+        faults=(
+            "renderer hangs", "renderer hangs", "renderer hangs", "renderer does not exit", "agent killed",
+            "agent restarted", "node cut off", "node loses power", "scheduler killed", "person requeues",
+            "person cancels",
+        ),
+        kinds=_KINDS,
+        most_renders=6.0,
+        every_s=4.0,
+        share=1,
+        settings={"stall_after_s": 5.0},
+    ),
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -146,7 +181,7 @@ class Result:
 
 
 @cache
-def planned(frames: int, kind: str, max_retries: int) -> tuple[Submission, JobPlan]:
+def planned(frames: int, kind: str, max_retries: int, takes: int = 0) -> tuple[Submission, JobPlan]:
     """Planned once: what is tested is not the parser of templates."""
     directory = {"name": "OutputDir", "type": "PATH", "objectType": "DIRECTORY", "dataFlow": "OUT"}
 
@@ -190,7 +225,12 @@ def planned(frames: int, kind: str, max_retries: int) -> tuple[Submission, JobPl
         },
         parameters={"OutputDir": "/out"},
         outputs=outputs,
-        settings=JobSettings(user="anna", max_retries=max_retries, max_failed_tasks=1_000),
+        settings=JobSettings(
+            user="anna",
+            max_retries=max_retries,
+            max_failed_tasks=1_000,
+            limits={LIMIT: takes} if takes else {},
+        ),
     )
     return submission, plan_job(submission, uid="-")
 
@@ -233,9 +273,10 @@ class Farm:
         self.chaos = Chaos(doubled=chosen.doubled, delayed=chosen.delayed, most_delay_s=chosen.most_delay_s)
         self.database = database
         self.folder = folder
-        self.settings = _settings()
+        self.settings = _settings().model_copy(update=chosen.settings)
         self.truth = Truth(kernel, database)
         self.truth.keeps_logs = self.profile_name == "calm"
+        self.truth.tells_evidence = "stall_after_s" in chosen.settings
         self.truth.most_seconds = chosen.most_seconds
         self.truth.fence_s = self.settings.fence_s + self.settings.kill_grace_s + 1.0
         database.begin_seed(kernel, self.truth.committed)
@@ -256,6 +297,8 @@ class Farm:
     def run(self) -> Result:
         kernel, draw = self.kernel, self.kernel.draw
         kernel.say(f"profile {self.profile_name}, {[m.slots for m in self.machines]} slots")
+        if self.profile.is_shared:
+            self._ask(lambda db: limits.put(db, Limit(name=LIMIT, amount=draw.randint(1, 3))))
         for machine in self.machines:
             kernel.at(draw.uniform(0, 1), machine.start_agent)
         for scheduling in self.schedulers:
@@ -347,15 +390,37 @@ class Farm:
         draw = self.kernel.draw
         kind = draw.choice(self.profile.kinds)
         frames = draw.randint(1, self.profile.frames)
-        submission, plan = planned(frames, kind, 3)
+        takes = draw.choice((0, 0, 1, 2)) if self.profile.is_shared else 0
+        submission, plan = planned(frames, kind, 3, takes)
         uid = self.kernel.new_id()
         output = str(self.folder / f"out-{uid[:8]}")
         outputs = (output,) if plan.output_directories else ()
         given = {"OutputDir": ("PATH", output)}
         plan = replace(plan, uid=uid, parameters=given, output_directories=outputs)
         submission = replace(submission, parameters={"OutputDir": output})
+        if self.profile.is_shared:
+            submission = replace(submission, settings=self._drawn_settings(submission.settings))
+        if self.truth.tells_evidence and kind != "exclusive":
+            on_stall = draw.choice(
+                (StallPolicy.COPY, StallPolicy.COPY, StallPolicy.MIGRATE, StallPolicy.KILL)
+            )
+            submission = replace(submission, settings=replace(submission.settings, on_stall=on_stall))
         self._unanswered += 1
         self._post(submission, plan, key)
+
+    def _drawn_settings(self, settings: JobSettings) -> JobSettings:
+        """Priority, pre-emption, another job to wait for."""
+        draw = self.kernel.draw
+        others = list(self.truth.promised.values())
+        return replace(
+            settings,
+            priority=draw.choice((20, 50, 90)),
+            preempts=draw.random() < 0.8,
+            is_paused=draw.random() < 0.1,
+            max_running=draw.choice((None, None, 1, 2)),
+            order=draw.choice(("", "reverse", "first-middle-last")),
+            depends_on=(JobId(draw.choice(others)),) if others and draw.random() < 0.4 else (),
+        )
 
     def _post(self, submission: Submission, plan: JobPlan, key: str) -> None:
         """What a client does: the same request with the same key, until it has an answer."""
@@ -381,11 +446,16 @@ class Farm:
 
     def _ask_of_job(self, change: Callable[[Any, JobId], None]) -> None:
         ids = [row[0] for row in self.database.ask("SELECT id FROM job ORDER BY id")]
-        if not ids or self.database.state.away_until > self.kernel.now:
+        if ids and self.database.state.away_until <= self.kernel.now:
+            self._ask(lambda db: change(db, JobId(self.kernel.draw.choice(ids))))
+
+    def _ask(self, change: Callable[[Any], None]) -> None:
+        """What a server does for a person, in a transaction of its own."""
+        if self.database.state.away_until > self.kernel.now:
             return
         try:
             with writing(self.database.engine) as db:
-                change(db, JobId(self.kernel.draw.choice(ids)))
+                change(db)
         except FarmError as error:
             self.kernel.say(f"refused: {error}")
 
@@ -526,8 +596,68 @@ class Farm:
         if len(self.truth.promised) < 4:
             self._submit(f"key{next(self._number)}")
 
+    def _person_changes(self, _: Machine, __: _Scheduling, seconds: float) -> None:
+        draw = self.kernel.draw
+        values: dict[str, Any] = draw.choice(
+            (
+                {"is_paused": True},
+                {"is_paused": False},
+                {"priority": draw.choice((10, 60, 90)), "preempts": True},
+                {"max_running": draw.choice((None, 1, 2))},
+                {"order": draw.choice(("reverse", "forward", "every-2"))},
+                {"limits": {LIMIT: draw.choice((1, 2))}},
+                {"limits": {}},
+            )
+        )
+
+        def change(db: Any, job_id: JobId) -> None:
+            if "limits" in values:
+                amounts = tuple((LIMIT_PREFIX + name, float(n)) for name, n in values["limits"].items())
+                for step in read_job(db, job_id).steps:
+                    limits.need_otherwise(db, step, amounts)
+            steering.change(db, job_id, values, actor="anna", text="changed")
+
+        self._ask_of_job(change)
+
+    def _person_cancels_tasks(self, _: Machine, __: _Scheduling, seconds: float) -> None:
+        draw = self.kernel.draw
+
+        def cancel(db: Any, job_id: JobId) -> None:
+            ids = [row[0] for row in self.database.ask("SELECT id FROM task WHERE job_id = ?", job_id)]
+            chosen = draw.sample(ids, draw.randint(1, len(ids)))
+            steering.cancel(db, job_id, actor="anna", reason="not these", task_ids=chosen)
+
+        self._ask_of_job(cancel)
+
+    def _limit_changes(self, _: Machine, __: _Scheduling, seconds: float) -> None:
+        limit = Limit(
+            name=LIMIT, amount=self.kernel.draw.randint(0, 4), per=self.kernel.draw.choice(list(LimitScope))
+        )
+        self._ask(lambda db: limits.put(db, limit))
+
+    def _person_drains_node(self, machine: Machine, _: _Scheduling, seconds: float) -> None:
+        is_drained = self.kernel.draw.random() < 0.5
+        self._ask(lambda db: nodes.drain(db, machine.node_id, is_drained=is_drained, actor="anna"))
+
+    def _person_removes_node(self, machine: Machine, _: _Scheduling, seconds: float) -> None:
+        self._ask(lambda db: nodes.remove(db, machine.node_id, actor="anna"))
+
+    def _renderer_hangs(self, _: Machine, __: _Scheduling, seconds: float) -> None:
+        self._hang(is_done=False)
+
+    def _renderer_does_not_exit(self, _: Machine, __: _Scheduling, seconds: float) -> None:
+        self._hang(is_done=True)
+
+    def _hang(self, *, is_done: bool) -> None:
+        """One renderer of a task, once: what hangs everywhere never ends."""
+        for host, rendering in self.truth.renderings.items():
+            if rendering.task_id not in self.truth.hung:
+                self.truth.hung.add(rendering.task_id)
+                host.hang(is_done=is_done)
+                return
+
     def _heal(self) -> None:
-        """Everything works from now on; what was down is started."""
+        """Everything works from now on; what was down is started, and nobody holds anything back."""
         kernel = self.kernel
         kernel.say("HEALED")
         self.is_faulty = False
@@ -547,6 +677,34 @@ class Farm:
             scheduling.link.cannot_hear_until = scheduling.link.cannot_send_until = 0.0
             scheduling.link.loses_confirms_until = 0.0
             self._start_scheduler(scheduling)
+        if self.profile.is_shared:
+            self._let_all_go_on()
+        self._wake_the_copied()
+
+    def _wake_the_copied(self) -> None:
+        """`copy` ends nothing: when every slot hangs, somebody has to see to it."""
+        for host, rendering in self.truth.renderings.items():
+            policy = self.database.ask(
+                "SELECT json_extract(j.settings, '$.on_stall') FROM job j JOIN task t ON t.job_id = j.id"
+                " WHERE t.id = ?",
+                rendering.task_id,
+            )[0][0]
+            if policy == StallPolicy.COPY:
+                host.go_on()
+
+    def _let_all_go_on(self) -> None:
+        with writing(self.database.engine) as db:
+            limits.put(db, Limit(name=LIMIT, amount=2))
+            for (job_id,) in self.database.ask("SELECT id FROM job WHERE is_paused"):
+                steering.change(db, JobId(job_id), {"is_paused": False}, actor="anna", text="resumed")
+            for (node_id,) in self.database.ask("SELECT id FROM node WHERE is_drained"):
+                nodes.drain(db, NodeId(node_id), is_drained=False, actor="anna")
+            # A job waits for ever for one that did not get done: somebody has to give it up.
+            for (job_id,) in self.database.ask(
+                "SELECT d.job_id FROM job_dependency d JOIN job n ON n.id = d.needs_job_id"
+                " WHERE n.state <> 'done' ORDER BY 1"
+            ):
+                steering.cancel(db, JobId(job_id), actor="anna", reason="no longer wanted")
 
 
 @cache

@@ -210,6 +210,25 @@ MUTANTS: tuple[Mutant, ...] = (
         cuts=(Cut("farm.store.submitting:submit", "if known is not None:", "if False:"),),
         seeds=60,
     ),
+    Mutant(
+        name="a limit is not looked at when tasks are matched, nor where they start",
+        cuts=(Cut("farm.flow.limits:Ledger.how_many", "if limit is None:", "if True:"),),
+        profile="shared",
+        said="I16",
+    ),
+    # stalls
+    Mutant(
+        name="an exclusive task gets a second copy",
+        cuts=(
+            Cut(
+                "farm.control.stallwatch:_can_be_copied",
+                "        and seen.isolation is not Isolation.EXCLUSIVE\n",
+                "",
+            ),
+        ),
+        profile="stalls",
+        seeds=120,
+    ),
     # the node
     Mutant(
         name="a doubled launch starts a second renderer",

@@ -19,6 +19,7 @@ from farm.errors import FarmError, Unavailable
 from farm.model.attempts import PublishedFile
 from farm.model.ids import AttemptId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
+from farm.model.stalls import Evidence
 from farm.model.states import Outcome
 from farm.model.work import Isolation
 from farm.settings import Settings
@@ -371,7 +372,7 @@ class Agent:
                 self.hosts[host_id] = Host(self, host_id)
             case instructions.CancelHost(host_id=host_id, reason=reason, outcome=outcome):
                 if host_id in self.hosts:
-                    self.hosts[host_id].cancel(outcome, reason)
+                    self.hosts[host_id].cancel(outcome, reason, takes_output=instruction.takes_output)
             case instructions.KillHost(host_id=host_id) | instructions.RetireHost(host_id=host_id):
                 if host_id in self.hosts:
                     self.hosts[host_id].die("killed")
@@ -418,6 +419,9 @@ class Agent:
                 boot_id=machine.boot_id,
                 sequence=instruction.sequence,
                 attempts=instruction.attempts,
+                evidence=tuple(host.evidence() for host in self.hosts.values() if host.is_rendering)
+                if machine.truth.tells_evidence
+                else (),
                 capabilities=_capabilities(machine.slots) if instruction.is_full else None,
                 disk_free_mib=100_000,
                 is_draining=instruction.is_draining,
@@ -487,6 +491,13 @@ class Host:
         """When the attempt is to end unless an agent says more, on the machine's clock of boot time."""
         self._next: tuple[StepScript, Order] | None = None
         self._stop: tuple[Outcome, str] | None = None
+        self._takes_output = False
+        self._rendering_since: float | None = None
+        self._hung_since: float | None = None
+        self._is_done = False
+        """Its files are whole, and it does not exit."""
+        self._is_stopped = False
+        """By a signal."""
         self.process = Process(self.kernel, f"{self.machine.node_id}/host{self.pid}", self._main)
         self.process.on_end = self._ended
         self.machine.hosts.append(self)
@@ -494,13 +505,50 @@ class Host:
     def run(self, script: StepScript, order: Order, until: float) -> None:
         self._next = self.running = (script, order)
         self._stop = None
+        self._takes_output = False
         self.until = until
         self.process.wake()
 
-    def cancel(self, outcome: Outcome, reason: str) -> None:
+    def cancel(self, outcome: Outcome, reason: str, *, takes_output: bool) -> None:
         if self.running is not None:
+            self._takes_output = self._takes_output or (takes_output and self._stop is None)
             self._stop = self._stop or (outcome, reason)
             self.process.wake()
+
+    @property
+    def is_rendering(self) -> bool:
+        return self._rendering_since is not None
+
+    def hang(self, *, is_done: bool) -> None:
+        """The renderer does nothing any more: before its end, or after the last file was written."""
+        self._hung_since, self._is_done = self.kernel.now, is_done
+        self._is_stopped = not is_done and self.kernel.draw.random() < 0.5
+        self.process.wake()
+
+    def go_on(self) -> None:
+        """What it waited for has come."""
+        if self._hung_since is not None:
+            self._hung_since, self._is_done, self._is_stopped = None, False, False
+            self.process.wake()
+
+    def evidence(self) -> Evidence:
+        assert self.running is not None
+        assert self._rendering_since is not None
+        now = self.kernel.now
+        idle_s = 0.0 if self._hung_since is None else now - self._hung_since
+        return Evidence(
+            attempt_id=self.running[1].attempt_id,
+            age_s=now - self._rendering_since,
+            processes=1,
+            command="render",
+            cores=0.0 if idle_s else 1.0,
+            cpu_idle_s=idle_s,
+            io_idle_s=idle_s,
+            silent_s=idle_s,
+            states={"T" if self._is_stopped else "S": 1},
+            stopped_s=idle_s if self._is_stopped else 0.0,
+            files_done_s=idle_s if self._is_done else None,
+        )
 
     def die(self, reason: str) -> None:
         self.process.kill()
@@ -612,20 +660,24 @@ class Host:
         truth = self.machine.truth
         self._log(order.attempt_id, "the first line\n")
         seconds = truth.renderer_started(self, script, order)
+        self._rendering_since, self._hung_since = self.kernel.now, None
+        self._is_done = self._is_stopped = False
         try:
             if into is not None:
                 for name in order.files:
                     (into / name).write_text(f"{order.attempt_id}\n")
             end = self.kernel.now + seconds * self.machine.speed
-            while self.kernel.now < end and self._stop is None:
+            while self._stop is None and (self.kernel.now < end or self._hung_since is not None):
                 left_s = self.until - self.machine.boottime()
                 if left_s <= 0:
                     self._stop = (Outcome.NODE_LOST, "fenced: the node's agent was silent for too long")
                 else:
-                    self.process.sleep(min(end - self.kernel.now, max(left_s, 0.01)))
+                    rest_s = 1e9 if self._hung_since is not None else end - self.kernel.now
+                    self.process.sleep(min(rest_s, max(left_s, 0.01)))
             if self._stop is not None:
                 self.process.sleep(self.kernel.draw.uniform(0.0, self.machine.settings.kill_grace_s))
-                return self._stop
+                if not (self._is_done and self._takes_output):
+                    return self._stop
             failure = truth.failure_of(order)
             if failure is not None:
                 return failure, "the renderer failed"
@@ -638,6 +690,7 @@ class Host:
             # The job has ended without this attempt, and its private directories were removed.
             return Outcome.JOB_ERROR, "the renderer cannot write"
         finally:
+            self._rendering_since = None
             truth.renderer_ended(self)
 
     def _publish(self, stage: staging.Stage, order: Order) -> staging.Publication:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.flow.report import MAX_FAULTS, MAX_STARTS
+from farm.model.stalls import Origin
 from farm.model.states import ATTEMPT_MOVES, TASK_MOVES, AttemptState, Outcome, TaskState
 from farm.model.work import Isolation
 from farm.wire.messages import Order, StepScript
@@ -62,6 +63,10 @@ class Truth:
         """Tasks whose held attempt a person has given up."""
         self.promised: dict[str, int] = {}
         """Idempotency key to the job that its client was told."""
+        self.tells_evidence = False
+        """Heartbeats say what renderers do."""
+        self.hung: set[int] = set()
+        """Tasks of which a renderer has hung."""
         self.has_changed = True
         self.done_at = 0.0
 
@@ -108,17 +113,7 @@ class Truth:
 
     def _attempt_changed(self, change: Change, now: float) -> None:
         if change.old == "":
-            live = self.database.ask(
-                "SELECT a.id FROM attempt a JOIN attempt new ON new.id = ? JOIN step s ON s.id = a.step_id"
-                " WHERE a.task_id = ? AND a.id <> new.id AND a.state IN ('assigned', 'running', 'cancelling')"
-                # A staged one that was told to stop harms nobody when a person asks for the frame again.
-                " AND (a.generation = new.generation OR s.isolation = 'exclusive')",
-                change.id,
-                change.first,
-            )
-            self.leased_at[change.id] = self.kernel.now
-            if live:
-                raise Violation(f"task {change.first} was given out while attempt {live[0][0][:8]} lives")
+            self._check_given(change)
             return
         if change.new not in _ATTEMPT_LAW[change.old]:
             raise Violation(f"I4: attempt {change.id[:8]} went from {change.old} to {change.new}")
@@ -126,6 +121,50 @@ class Truth:
             raise Violation(
                 f"I8: attempt {change.id[:8]} was given up {change.first - now:.1f} s before its lease ended"
             )
+
+    def _check_given(self, change: Change) -> None:
+        """What holds at the moment at which a task is given out."""
+        live = self.database.ask(
+            "SELECT a.id, s.isolation, a.node_id FROM attempt a JOIN attempt new ON new.id = ?"
+            " JOIN step s ON s.id = a.step_id"
+            " WHERE a.task_id = ? AND a.id <> new.id AND a.state IN ('assigned', 'running', 'cancelling')"
+            # A staged one that was told to stop harms nobody when a person asks for the frame again.
+            " AND (a.generation = new.generation OR s.isolation = 'exclusive')",
+            change.id,
+            change.first,
+        )
+        self.leased_at[change.id] = self.kernel.now
+        origin, job_id, state, is_paused = self.database.ask(
+            "SELECT a.origin, j.id, j.state, j.is_paused FROM attempt a JOIN job j ON j.id = a.job_id"
+            " WHERE a.id = ?",
+            change.id,
+        )[0]
+        if origin == Origin.MATCH:
+            if live:
+                raise Violation(f"task {change.first} was given out while attempt {live[0][0][:8]} lives")
+            if state != "active" or is_paused:
+                raise Violation(f"I16: task {change.first} was given out, and job {job_id} is {state}")
+            self._check_limits(change.id)
+        elif len(live) != 1 or live[0][1] == Isolation.EXCLUSIVE or live[0][2] == change.node_id:
+            raise Violation(f"second copy {change.id[:8]} of task {change.first} beside {live}")
+
+    def _check_limits(self, attempt_id: str) -> None:
+        """I16: what is given out takes of a limit only what is left of it then."""
+        for name, amount, per in self.database.ask("SELECT name, amount, per FROM farm_limit"):
+            holder = {"task": "a.id", "node": "a.node_id", "job": "a.job_id"}[per]
+            without, held = (
+                self.database.ask(
+                    "SELECT coalesce(sum(most), 0) FROM (SELECT max(n.amount) AS most FROM attempt a"
+                    " JOIN step_limit n ON n.step_id = a.step_id"
+                    " WHERE n.name = ? AND a.id <> ? AND a.state IN ('assigned', 'running', 'cancelling')"
+                    f" GROUP BY {holder})",
+                    name,
+                    left_out,
+                )[0][0]
+                for left_out in (attempt_id, "")
+            )
+            if held > max(without, amount):
+                raise Violation(f"I16: {held} of {amount} of the limit {name} for each {per} are held")
 
     def _check_fenced(self, attempt_id: str) -> None:
         """G6: when the farm finds a lease over, the node has long ended an exclusive attempt, if it could."""
