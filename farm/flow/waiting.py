@@ -298,11 +298,12 @@ class Waiting:
     # --- what may start ---------------------------------------------------------------------------
 
     def weigh_by(self, weights: Weights) -> None:
-        """Other weights hold from now on: what may start, in which order and what is near-equal is to be seen
-        anew."""
+        """Other weights hold from now on: what may start, and in which order, is seen anew.
+
+        What each group gains where, and what is near-equal, is once all are `scored` again.
+        """
         self.weights = weights
         self.has_order = False
-        self.version += 1
         for row in self._rows.values():
             self.reopen(row)
 
