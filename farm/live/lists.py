@@ -112,8 +112,10 @@ def _parsed(text: str, what: str) -> Callable[[Any], bool]:
 def target(shown: Lists, view: View) -> Target:
     """What stands under the cursor of the pane in focus."""
     ids = shown.ids.get(view.focus, ())
-    if not ids or view.focus is Pane.LOG:
-        return Target(job_id=view.job_id, task_id=view.task_id) if view.focus is Pane.LOG else Target()
+    if view.focus is Pane.LOG:
+        return Target(name=view.task_name, job_id=view.task_job_id, task_id=view.task_id)
+    if not ids:
+        return Target()
     at = place(view, view.focus, ids)
     if view.focus is Pane.JOBS:
         job = shown.jobs[at].job

@@ -90,6 +90,8 @@ class View:
     """Whose tasks are shown."""
     task_id: int | None = None
     """Whose log is shown."""
+    task_job_id: int | None = None
+    """That task's job; from the stalled pane it need not be the one whose tasks were shown."""
     task_name: str = ""
     before: tuple[Pane, ...] = ()
     """Where Escape leads back to, the last first."""
@@ -240,6 +242,7 @@ def _deeper(view: View, key: str, target: Target) -> View:
             focus=Pane.LOG,
             before=(*view.before, view.focus),
             task_id=target.task_id,
+            task_job_id=target.job_id,
             task_name=target.name,
             filters={**view.filters, Pane.LOG: ""} if is_other else view.filters,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -188,8 +189,22 @@ def test_no_keys_lead_astray(typed: list[str]) -> None:
         shown = fetched()
         listed = lists(shown, view)
         view, action = pressed(view, key, listed.ids, target(listed, view))
-        assert action is None or action.path.startswith(("/jobs/", "/nodes/"))
+        assert action is None or re.match("/jobs/[0-9]+|/nodes/[a-z]", action.path)
+        assert view.asking is None or re.search(
+            "(job|node|blade|drain|work).* .*[a-z0-9]", view.asking.question
+        )
         render(shown, 80, 24, colour=False, view=view)
+
+
+def test_in_the_output_of_what_is_stalled_its_own_job_is_meant() -> None:
+    stalled = replace(TASK, name="job 9 film 3", job_id=9, task_id=91)
+    log = after("s", "enter", view=View(focus=Pane.TASKS, job_id=7), target=stalled)
+    meant = target(lists(Snapshot(), log), log)
+    assert (meant.job_id, meant.task_id) == (9, 91)
+    asked, _ = pressed(log, "c", {}, meant)
+    assert asked.asking is not None
+    assert (asked.asking.question, asked.asking.path) == ("cancel job 9 film 3", "/jobs/9/cancel")
+    assert after("escape", "escape", view=log).job_id == 7
 
 
 @cache
