@@ -182,7 +182,13 @@ def test_cycles_between_sample_1_and_513_is_left_alone(
     farm: FarmUnderTest, blender_scenes: Path, tmp_path: Path
 ) -> None:
     """For longer than the farm's patience of 4 s, and without a line."""
-    many = "__import__('bpy').context.scene.cycles.samples = 4000"
+    # It renders as many samples without a word as it thinks fit into the time that is left: silent for long
+    # on a fast machine, and done in the end on a slow one.
+    many = (
+        "scene = __import__('bpy').context.scene; scene.render.resolution_percentage = 100; "
+        "scene.cycles.samples = 100_000; scene.cycles.use_adaptive_sampling = False; "
+        "scene.cycles.time_limit = 25"
+    )
     job_id = farm.submit(
         str(blender_scenes / "small.blend"), "--frames", "1-2", "--output", str(tmp_path / "####.png"),
         "--", "--python-expr", many,
@@ -249,7 +255,7 @@ def test_a_node_at_a_third_of_its_speed_is_found_and_its_task_copied(
     try:
         farm.farm("requeue", str(job_id), "--frames", "3", "--all")
         wait_until(lambda: processes_with(str(script)), "it renders slowly", timeout_s=60)
-        wait_until(
+        found, *_ = wait_until(
             lambda: [item for item in stalled(farm, job_id) if item["stall"]["kind"] == "slow"],
             "it is found",
             timeout_s=120,
@@ -261,7 +267,8 @@ def test_a_node_at_a_third_of_its_speed_is_found_and_its_task_copied(
     wait_until(lambda: not by_state(farm, job_id, lambda a: a["finished_at"] is None), "both have ended")
     *_, first, second = sorted(farm.attempts(job_id), key=lambda a: a["assigned_at"])
     assert (first["node_id"], second["node_id"]) == (slow, usual)
-    assert first["stall"]["kind"] == "slow", first
+    # By its end the verdict may have been taken back: what is late by a little is judged anew all along.
+    assert found["attempt"]["id"] == first["id"]
     assert (second["origin"] != "match", second["state"]) == (True, "succeeded")
     assert first["state"] in ("cancelled", "superseded")
 
