@@ -359,7 +359,8 @@ class Truth:
     def _check_counters(self) -> None:
         """I12: what a task has spent is what its attempts say; a lost node spends nothing.
 
-        Of a task that is done one that failed may be the accepted one by now: its files were found whole.
+        One that a job's `--on-stall kill` had ended is cancelled, and failed all the same.
+        Of a task that is done, one that failed may be the accepted one by now: its files were found whole.
         """
         for task_id, starts, failures, job_id, state in self.database.ask(
             "SELECT id, starts, failures, job_id, state FROM task"
@@ -367,13 +368,14 @@ class Truth:
             if job_id in self.requeued:
                 continue
             made, failed = self.database.ask(
-                "SELECT count(*), sum(state = 'failed' AND outcome IN ('job-error', 'out-of-memory'))"
+                "SELECT count(*), sum(state IN ('failed', 'cancelled')"
+                " AND outcome IN ('job-error', 'out-of-memory'))"
                 " FROM attempt WHERE task_id = ?",
                 task_id,
             )[0]
             if starts != made:
                 raise Violation(f"I12: task {task_id} counts {starts} starts, {made} attempts were made")
-            if failures > (failed or 0) and state != TaskState.DONE:
+            if failures > (failed or 0) + (state == TaskState.DONE):
                 text = f"task {task_id} has spent {failures} retries, and failed {failed} times by itself"
                 raise Violation(f"I12: {text}")
 
