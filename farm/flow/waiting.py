@@ -317,8 +317,7 @@ class Waiting:
             is_probed = may and not self.is_known[row] and self.running[row] >= self.weights.probe_tasks
             if is_probed:
                 self._probing.add(row)
-                most = self.weights.probe_limit
-                may = self._is_probing_free and (most == 0 or bool(self.running[row] < most))
+                may = self._is_probing_free
             else:
                 self._probing.discard(row)
         # Contrast tells more: each probe on another device model.

@@ -80,11 +80,6 @@ class Weights:
         "of a step that nothing is known of so many start before the first is done, more only on devices "
         "that would be idle else",
     )
-    probe_limit: int = _weight(
-        0,
-        "more than this many do not start before the first is done, even on devices that would be idle else: "
-        "the rest go where that has taught them to; 0: no limit",
-    )
     trial_worth: float = _weight(
         0.5,
         "a task may go to a device model of which little is known, for what that teaches: so much of what "
@@ -125,8 +120,6 @@ class Weights:
         for key in ("age_s", "slow_cap", "cap_patience_s", "backlog_s", "share_half_life_s", "reprice_s"):
             if not getattr(weights, key) > 0:
                 raise UserError(f"weight {key!r} must be above 0")
-        if weights.probe_limit < 0:
-            raise UserError("weight 'probe_limit' must not be below 0; 0 is no limit")
         return weights
 
 

@@ -306,19 +306,6 @@ def test_an_unknown_step_is_probed_by_a_few_tasks_while_others_want_the_devices(
     assert len(where(alone.round(0.0, 99))[1]) == 20
 
 
-def test_an_unknown_step_takes_no_more_idle_devices_than_its_limit_before_it_has_taught_something() -> None:
-    nodes = [node(f"f{at}") for at in range(20)]
-    weights = Weights(probe_tasks=3, probe_limit=7, idle_in_tail=False)
-    made = board(nodes, [group(1, ready=99)], weights=weights)
-    assert len(where(made.round(0.0, 99))[1]) == 7
-    assert not made.round(10.0, 99)
-    assert isinstance(made.model, RunTimeModel)
-    for run in known(1, 30):
-        made.model.observe(run)
-    made.learned(StepId(1))
-    assert len(where(made.round(20.0, 99))[1]) == 13
-
-
 def test_of_an_unknown_step_the_first_task_leads_and_tells_how_much_is_left() -> None:
     nodes, short, unknown = [node("a"), node("b"), node("c")], group(1, ready=50), group(2, ready=20)
     made = board(nodes, [short, unknown], runs=known(1, 2))
