@@ -23,6 +23,7 @@ from kombu.message import Message
 
 from farm.broker.publisher import Publisher
 from farm.broker.queues import node_control_queue, node_launch_queue
+from farm.flow.report import MAX_BAD_NODES
 from farm.model.ids import AttemptId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import Outcome
@@ -50,6 +51,8 @@ NODES, FRAMES = map(int, os.environ.get("FARM_TEST_CROWD", "40x1500").split("x")
 HEARTBEAT_S = 2.0
 RESEND_S = 3.0
 KILL_EVERY_S = 10.0
+BREAKS_EACH_S = 15.0
+"""The mean time between a node's faults: of time, not of rounds, of which a fast machine makes more."""
 CPU = Device(id="cpu", kind=DeviceKind.CPU, model="played", slots=1)
 
 
@@ -62,6 +65,8 @@ class Played:
     sequence: int = 0
     beats_at: float = 0.0
     silent_until: float = 0.0
+    breaks_at: float = 0.0
+    """0: not drawn yet."""
     waiting: list[AttemptId] = field(default_factory=list)
     running: dict[AttemptId, float] = field(default_factory=dict)
     """And when it ends."""
@@ -175,7 +180,10 @@ class Fleet:
 
     def _break(self, node: Played, now: float) -> None:
         """Once in a while it falls silent, for less or more than its lease, or is started anew."""
-        if now < node.silent_until or self._draw.random() > 0.002:
+        if now < node.silent_until or now < node.breaks_at:
+            return
+        is_first, node.breaks_at = not node.breaks_at, now + self._draw.expovariate(1 / BREAKS_EACH_S)
+        if is_first:
             return
         if self._draw.random() < 0.5:
             node.silent_until = now + self._draw.uniform(1, 12)
@@ -226,12 +234,23 @@ def test_f41_a_crowd_with_faults_all_along(farm: BreakableFarm, draw: random.Ran
         won = db.execute(sa.text(
             "SELECT count(*), count(DISTINCT task_id) FROM attempt WHERE state = 'succeeded'"
         )).one()  # fmt: skip
+        given_up = [tuple(row) for row in db.execute(sa.text(
+            "SELECT task.reason, count(DISTINCT attempt.node_id) FROM task"
+            " JOIN attempt ON attempt.task_id = task.id"
+            " WHERE task.state = 'failed' AND attempt.state = 'lost' AND attempt.started_at IS NOT NULL"
+            " GROUP BY task.id, task.reason"
+        ))]  # fmt: skip
         starts = db.scalar(sa.text("SELECT sum(starts) FROM task"))
         spent = db.scalar(sa.text("SELECT sum(failures) FROM task"))
     engine.dispose()
     print(f"{FRAMES} frames on {NODES} nodes in {took_s:.0f} s, {starts / FRAMES:.3f} starts for each")
-    assert states == {"done": FRAMES}
-    assert tuple(won) == (FRAMES, FRAMES)
+    # A task under which several nodes fell silent, one after the other, may be the cause: it is given up.
+    assert all(nodes >= MAX_BAD_NODES for _, nodes in given_up), given_up
+    assert all("different nodes" in reason for reason, _ in given_up), given_up
+    done = FRAMES - len(given_up)
+    assert states == {"done": done} | ({"failed": len(given_up)} if given_up else {})
+    assert done >= FRAMES * 0.99
+    assert tuple(won) == (done, done)
     assert spent == 0
     assert starts <= FRAMES * 1.5
     assert fleet.most_at_once <= CPU.slots
