@@ -202,8 +202,6 @@ class PlanView:
     steps: tuple[PlannedStep, ...]
     output_directories: tuple[str, ...]
     warnings: tuple[str, ...]
-    existing_files_checked: bool = False
-    """The server does not look at the artists' disks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
