@@ -15,6 +15,7 @@ from farm.control.fields import ATTEMPT_FIELDS, Placed
 from farm.control.views import JobView
 from farm.errors import NotFound
 from farm.model.attempts import Attempt
+from farm.model.decisions import Decision
 from farm.model.work import Task
 from farm.text import duration
 
@@ -93,6 +94,12 @@ def _steps_named(client: Client) -> dict[int, str]:
     }
 
 
+def _expected(decision: Decision | None) -> str:
+    if decision is None:
+        return "-"
+    return "unknown" if decision.is_guess else show.eta((decision.predicted_s, decision.upper_s))
+
+
 def _row(line: Placed) -> list[Any]:
     attempt, decision = line.attempt, line.attempt.decision
     return [
@@ -100,7 +107,7 @@ def _row(line: Placed) -> list[Any]:
         cell(attempt.node_id),
         show.state(attempt.state),
         duration(attempt.runtime_s),
-        "-" if decision is None else show.eta((decision.predicted_s, decision.upper_s)),
+        _expected(decision),
         "-" if decision is None else show.percent(decision.advantage),
         words(line.why),
     ]

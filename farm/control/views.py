@@ -172,7 +172,7 @@ class MatchingView:
     policies: tuple[PolicySpread, ...]
     """The policy that holds, and the one before it: before and after a change."""
     predictions: Calibration | None
-    """Of tasks' run times, told when they were sent."""
+    """Of tasks' run times, told when they were sent. Guesses at steps that had not run yet do not count."""
     etas: Calibration | None
     """Of jobs' ends, told as a quarter, half and three quarters of their tasks were done."""
     waiting_bound_s: float

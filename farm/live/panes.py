@@ -330,7 +330,7 @@ def task_line(line: TaskLine, step: Step | None, now: float, columns: list[tuple
     task, attempt = line.task, line.attempt
     decision = attempt.decision if attempt is not None else None
     expected_s = step.mean_runtime_s if step is not None else None
-    if decision is not None:
+    if decision is not None and not decision.is_guess:
         expected_s = decision.predicted_s
     run_s = task.runtime_s or (attempt.runtime_s if attempt is not None else None)
     is_live = task.state in LIVE_TASKS

@@ -7,6 +7,8 @@ from typing import Final
 
 from farm.model.ids import StepId
 
+GUESS_RATIO: Final = 2.2
+"""A time that is at worst more than so many times the likely one is a guess: nothing had told of the step."""
 _VISIBLE: Final = 0.01
 """A difference of advantages that is worth a word."""
 
@@ -37,6 +39,11 @@ class Decision:
     """Which table of weights held."""
     is_trial: bool = False
     """It went there for what it teaches, too: little was known of the step on this device model."""
+
+    @property
+    def is_guess(self) -> bool:
+        """No run had told yet how long the step takes: the seconds are those of any task."""
+        return self.upper_s > GUESS_RATIO * self.predicted_s
 
     def why(self, runner_up: str = "") -> str:
         """Why this work and no other got the device, for people. `runner_up`: what that is called."""

@@ -282,3 +282,11 @@ def test_of_several_jobs_those_are_removed_that_can_be_and_the_others_told(
     assert run.status != 0
     assert "job 12" in run.out
     assert "job 13 is active: cancel it first" in run.err
+
+
+def test_a_time_of_which_nothing_was_known_is_told_as_unknown(cli: Cli, exemplary: FakeFarm) -> None:
+    cli.patch.setenv("COLUMNS", "200")
+    attempt = examples.shown(examples.ATTEMPT)
+    attempt["decision"] |= {"predicted_s": 1030.0, "upper_s": 4913.0}
+    exemplary.answers[("GET", "/jobs/12/attempts")] = [(200, page(attempt), {})]
+    assert "succeeded 32 s unknown 97 %" in " ".join(cli.good("explain", "12").split())

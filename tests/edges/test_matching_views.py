@@ -86,13 +86,16 @@ def test_profile_prices_and_reasons_are_told(engine: sa.Engine, api: Api) -> Non
     assert told["tasks"] == 2
     assert told["spread"]["p99_s"] == 42
     assert told["within"] == {"count": 2, "sd_s": 0, "relative": 0, "floor_sd_s": 0}
-    assert told["predictions"]["count"] == 2
+    assert told["predictions"] is None, "what was said before the first run was a guess"
     assert [(p["policy"], p["within"]["count"]) for p in told["policies"]] == [("predictive", 2)]
     assert told["models"][0]["model"] == "EPYC"
     assert told["models"][0]["slots"] * told["models"][0]["price"] == pytest.approx(1, rel=0.01)
     attempts = api.anna.get(f"{V1}/jobs/{job_id}/attempts").json()["items"]
     assert {attempt["decision"]["model"] for attempt in attempts} == {"EPYC"}
     assert all(attempt["decision"]["upper_s"] > attempt["decision"]["predicted_s"] for attempt in attempts)
+    _play(engine, matcher, 42.0)
+    told = api.anna.get(f"{V1}/matching").json()
+    assert (told["tasks"], told["predictions"]["count"]) == (4, 2)
 
 
 def test_what_was_recorded_can_be_played_again(engine: sa.Engine, api: Api, tmp_path: Path) -> None:

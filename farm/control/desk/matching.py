@@ -68,7 +68,9 @@ def view(db: sa.Connection, policy: str) -> MatchingView:
         for job_id in jobs.newest_jobs(db, limit=_JOBS_LOOKED_AT)
         for each in attempts.newest_done(db, job_id, limit=_TASKS_OF_EACH)
     ]
-    predicted = [(d.predicted_s, d.upper_s, each.runtime_s) for each in done if (d := each.decision)]
+    predicted = [
+        (d.predicted_s, d.upper_s, each.runtime_s) for each in done if (d := each.decision) and not d.is_guess
+    ]
     return MatchingView(
         policy=policy,
         tasks=len(done),
