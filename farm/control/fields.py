@@ -391,13 +391,13 @@ ATTEMPT_FIELDS: Final[Table[Placed]] = table(
         Field(
             name="expected",
             kind=Kind.DURATION,
-            of=_decided(lambda decision: decision.predicted_s),
+            of=_decided(lambda decision: None if decision.is_guess else decision.predicted_s),
             help="likely time that was foreseen, loading included",
         ),
         Field(
             name="worst",
             kind=Kind.DURATION,
-            of=_decided(lambda decision: decision.upper_s),
+            of=_decided(lambda decision: None if decision.is_guess else decision.upper_s),
             help="9 times in 10 not more",
         ),
         Field(

@@ -290,3 +290,5 @@ def test_a_time_of_which_nothing_was_known_is_told_as_unknown(cli: Cli, exemplar
     attempt["decision"] |= {"predicted_s": 1030.0, "upper_s": 4913.0}
     exemplary.answers[("GET", "/jobs/12/attempts")] = [(200, page(attempt), {})]
     assert "succeeded 32 s unknown 97 %" in " ".join(cli.good("explain", "12").split())
+    assert cli.good("explain", "12", "expected>1s or worst>1s", "--quiet") == ""
+    assert cli.good("explain", "12", "expected=none", "--quiet") != ""
