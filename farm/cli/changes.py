@@ -94,12 +94,13 @@ def cancel(
     _changed(answers, "cancelled", is_quiet=is_quiet, is_json=is_json, nothing=nothing)
 
 
-def remove(client: Client, jobs: Sequence[str], *, is_quiet: bool) -> None:
+def remove(client: Client, jobs: Sequence[str], *, is_quiet: bool, is_json: bool) -> None:
     """All are looked up before the first is removed; one that cannot be is told, and the others go.
 
     Raises Rejected at the end if some are left.
     """
     found = {view.job.id: view for view in (find_job(client, text)[0] for text in jobs)}
+    removed: list[int] = []
     left: list[Rejected] = []
     for number, view in found.items():
         try:
@@ -107,8 +108,11 @@ def remove(client: Client, jobs: Sequence[str], *, is_quiet: bool) -> None:
         except Rejected as error:
             left.append(error)
         else:
-            if not is_quiet:
+            removed.append(number)
+            if not is_quiet and not is_json:
                 show.line(f"job {number} {view.job.name} is removed; its files are still there")
+    if is_json:
+        show.data({"removed": removed})
     if left:
         raise Rejected("; ".join(str(error) for error in left))
 

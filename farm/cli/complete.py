@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from farm.cli import client
 from farm.cli.show import shown
-from farm.control.fields import FIELDS
+from farm.control.detail_fields import EVERY_FIELD
 from farm.errors import FarmError
 from farm.flow.filters import Field
 from farm.settings import load_settings
@@ -44,14 +44,18 @@ def hooks(typed: str) -> list[Offer]:
     return _starting(found, typed)
 
 
+def lists(typed: str) -> list[Offer]:
+    return _starting(((name, "") for name in EVERY_FIELD), typed)
+
+
 def states(typed: str, of: str) -> list[Offer]:
-    return _starting(((name, "") for name in FIELDS[of](0.0)["state"].choices), typed)
+    return _starting(((name, "") for name in EVERY_FIELD[of](0.0)["state"].choices), typed)
 
 
 def columns(typed: str, of: str) -> list[Offer]:
     """Fields between commas: the last one is completed."""
     before, comma, last = typed.rpartition(",")
-    offers = _starting(((field.name, field.help) for field in FIELDS[of](0.0).values()), last)
+    offers = _starting(((field.name, field.help) for field in EVERY_FIELD[of](0.0).values()), last)
     return [(before + comma + name, told) for name, told in offers]
 
 
@@ -64,12 +68,12 @@ def filters(typed: str, of: str) -> list[Offer]:
     """The last word of a filter: a field, or a value of one that has a known list."""
     before, blank, word = typed.rpartition(" ")
     name, equals, value = word.partition("=")
-    field = FIELDS[of](0.0).get(name.removesuffix("!"))
+    field = EVERY_FIELD[of](0.0).get(name.removesuffix("!"))
     if equals and field is not None:
         listed, comma, last = value.rpartition(",")
         offers = _starting(((choice, "") for choice in field.choices), last)
         return [(f"{before}{blank}{name}={listed}{comma}{choice}", told) for choice, told in offers]
-    offers = _starting(((_begun(field), field.help) for field in FIELDS[of](0.0).values()), word)
+    offers = _starting(((_begun(field), field.help) for field in EVERY_FIELD[of](0.0).values()), word)
     return [(before + blank + begun, told) for begun, told in offers]
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 from farm.cli import show
+from farm.cli.listing import Listing, Wanted
 from farm.cli.show import Column, cell
+from farm.flow.filters import Field, Kind, Table, table
 from farm.settings import Settings, load_settings, setting_sources
 
 MASK: Final = "********"
@@ -29,18 +32,40 @@ def hide_password(url: str) -> str:
     return _PASSWORD.sub(lambda match: f"{match.group(1)}:{MASK}@", url)
 
 
-def show_settings(*, is_json: bool) -> None:
-    """Raises UserError when a setting is wrong."""
-    settings = load_settings()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    name: str
+    value: Any
+    source: str
+    """As `setting_sources` tells it."""
+
+
+FIELDS: Final[Table[Setting]] = table(
+    (
+        Field(name="setting", kind=Kind.TEXT, of=lambda setting: setting.name, help="what it is called"),
+        Field(name="value", kind=Kind.TEXT, of=lambda setting: _text(setting.value), help="what it is"),
+        Field(name="from", kind=Kind.TEXT, of=lambda setting: setting.source, help="where that comes from"),
+    )
+)
+
+
+def show_settings(wanted: Wanted) -> None:
+    """As JSON by name, where no columns were chosen. Raises UserError when a setting is wrong."""
+    listing = Listing(Setting, FIELDS, "settings", wanted)
     sources = setting_sources()
-    values = masked(settings)
-    if is_json:
-        show.data({key: {"value": value, "source": sources[key]} for key, value in values.items()})
+    every = (
+        Setting(name=name, value=value, source=sources[name])
+        for name, value in masked(load_settings()).items()
+    )
+    found = [setting for setting in every if listing.filter(setting)]
+    if wanted.is_json and wanted.columns is None:
+        show.data({setting.name: {"value": setting.value, "source": setting.source} for setting in found})
         return
-    show.table(
+    listing.put(
+        ((setting, None) for setting in found),
         [Column("Setting"), Column("Value", shrinks=True, least=16), Column("From", shrinks=True, least=12)],
-        ([cell(key), cell(_text(value)), cell(sources[key])] for key, value in values.items()),
-        empty="no settings",
+        lambda setting: [cell(setting.name), cell(_text(setting.value)), cell(setting.source)],
+        empty="no such settings",
     )
 
 

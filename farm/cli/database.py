@@ -28,7 +28,7 @@ _PAGES: Final = 1_000
 """Copied at a time; writers get their turn between."""
 
 
-def upgrade(settings: Settings) -> None:
+def upgrade(settings: Settings, *, is_json: bool) -> None:
     engine = open_engine(settings.database)
     try:
         before = schema.version(engine)
@@ -37,7 +37,9 @@ def upgrade(settings: Settings) -> None:
     finally:
         engine.dispose()
     place = hide_password(settings.database)
-    if before == after:
+    if is_json:
+        show.data({"before": before, "version": after})
+    elif before == after:
         show.line(f"{place} has schema {after} already")
     else:
         show.line(f"{place}: schema {before or 'none'} -> {after}")
@@ -57,7 +59,7 @@ def version(settings: Settings, *, is_json: bool) -> None:
         show.line(f"schema {found or 'none'}; this program needs {schema.HEAD}")
 
 
-def backup(settings: Settings, path: Path) -> None:
+def backup(settings: Settings, path: Path, *, is_json: bool) -> None:
     """Copy the database to `path` while the farm may write. Raises UserError, Unavailable.
 
     SQLite with its own backup: copying the file alone would lose what is still in the write-ahead log.
@@ -67,8 +69,11 @@ def backup(settings: Settings, path: Path) -> None:
     if not path.parent.is_dir():
         raise UserError(f"the directory {path.parent} does not exist")
     if sqlite_file(settings.database) is None:
-        if _run(settings.database, ["pg_dump", "--format=custom", f"--file={path}"]):
-            show.line(f"{path}: {size(path.stat().st_size)}")
+        to_type = _run(settings.database, ["pg_dump", "--format=custom", f"--file={path}"])
+        if to_type is not None:
+            _have_typed(to_type, is_json=is_json)
+        else:
+            _written(path, is_json=is_json)
         return
     source = _existing(settings)
     partial = path.with_name(path.name + ".partial")
@@ -87,10 +92,18 @@ def backup(settings: Settings, path: Path) -> None:
         raise UserError(f"{path} cannot be written: {error.strerror}") from error
     finally:
         partial.unlink(missing_ok=True)
-    show.line(f"{path}: {size(path.stat().st_size)}, checked")
+    _written(path, is_json=is_json, note=", checked")
 
 
-def restore(settings: Settings, path: Path) -> None:
+def _written(path: Path, *, is_json: bool, note: str = "") -> None:
+    size_bytes = path.stat().st_size
+    if is_json:
+        show.data({"path": str(path), "size_bytes": size_bytes})
+    else:
+        show.line(f"{path}: {size(size_bytes)}{note}")
+
+
+def restore(settings: Settings, path: Path, *, is_json: bool) -> None:
     """Put what `backup` wrote in the database's place. Raises UserError, Unavailable.
 
     Refused while a scheduler leads: it would go on with rows that are gone.
@@ -101,8 +114,11 @@ def restore(settings: Settings, path: Path) -> None:
     target = sqlite_file(settings.database)
     if target is None:
         words = ["pg_restore", "--clean", "--if-exists", "--no-owner", "--single-transaction"]
-        if _run(settings.database, words, names_database=True, file=path):
-            show.line(f"restored from {path}; next: `farm db upgrade`, `farm reconcile`, then start the farm")
+        to_type = _run(settings.database, words, names_database=True, file=path)
+        if to_type is not None:
+            _have_typed(to_type, is_json=is_json)
+        else:
+            _restored(path, kept=None, needs_upgrade=True, is_json=is_json)
         return
     partial = target.with_name(target.name + ".partial")
     try:
@@ -123,9 +139,21 @@ def restore(settings: Settings, path: Path) -> None:
         raise UserError(f"{target} cannot be written: {error.strerror}") from error
     finally:
         partial.unlink(missing_ok=True)
+    _restored(path, kept=kept, needs_upgrade=found != schema.HEAD, is_json=is_json)
+
+
+def _restored(path: Path, *, kept: Path | None, needs_upgrade: bool, is_json: bool) -> None:
+    if is_json:
+        told = {
+            "path": str(path),
+            "kept": None if kept is None else str(kept),
+            "needs_upgrade": needs_upgrade,
+        }
+        show.data(told)
+        return
     if kept is not None:
         show.line(f"what was there is kept in {kept}")
-    upgrade = "" if found == schema.HEAD else "`farm db upgrade`, "
+    upgrade = "`farm db upgrade`, " if needs_upgrade else ""
     show.line(f"restored from {path}; next: {upgrade}`farm reconcile`, then start the farm")
 
 
@@ -188,8 +216,10 @@ def _progress(status: int, remaining: int, total: int) -> None:
         print(f"\r{done * 100 // total} %", end="" if remaining else "\n", file=sys.stderr, flush=True)
 
 
-def _run(url: str, words: list[str], *, names_database: bool = False, file: Path | None = None) -> bool:
-    """Run one of PostgreSQL's programs on the database; where it is not installed, print the command.
+def _run(
+    url: str, words: list[str], *, names_database: bool = False, file: Path | None = None
+) -> list[str] | None:
+    """Run one of PostgreSQL's programs on the database; where it is not installed, return the command.
 
     The password goes by the environment: everybody on the machine can read a command line. Raises UserError.
     """
@@ -202,13 +232,19 @@ def _run(url: str, words: list[str], *, names_database: bool = False, file: Path
     words += [str(file)] if file is not None else []
     program = shutil.which(words[0])
     if program is None:
-        show.line(shlex.join(words))
-        show.note(f"there is no {words[0]} here: run this where PostgreSQL's programs are")
-        return False
+        return words
     environment = inherited_environment(("PATH", "HOME", "LANG", "LC_*", "PG*"))
     if parsed.password:
         environment["PGPASSWORD"] = str(parsed.password)
     done = subprocess.run([program, *words[1:]], env=environment, stdin=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
         raise UserError(f"{words[0]} failed with exit status {done.returncode}; what it says is above")
-    return True
+    return None
+
+
+def _have_typed(words: list[str], *, is_json: bool) -> None:
+    if is_json:
+        show.data({"command": words})
+    else:
+        show.line(shlex.join(words))
+    show.note(f"there is no {words[0]} here: run this where PostgreSQL's programs are")

@@ -14,6 +14,7 @@ from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected, check_states, find_job, label
 from farm.cli.show import Column, cell, words
 from farm.cli.stalled import costs_told
+from farm.control.detail_fields import STEP_FIELDS
 from farm.control.fields import job_fields
 from farm.control.views import JobView, WhyView
 from farm.model.attempts import JobUsage
@@ -94,9 +95,13 @@ def _left(view: JobView) -> tuple[float, float] | None:
     return None if view.job.state in ENDED_JOBS else view.eta_s
 
 
-def job(client: Client, text: str, *, is_json: bool) -> None:
-    view, answer = find_job(client, text)
-    if is_json:
+def job(client: Connected, text: str, wanted: Wanted) -> None:
+    listing = Listing(Step, STEP_FIELDS, "steps", wanted)
+    connected = client()
+    view, answer = find_job(connected, text)
+    if listing.put_chosen(view.job.steps, empty="no steps"):
+        return
+    if wanted.is_json:
         show.data(answer)
         return
     job, settings, now = view.job, view.job.settings, time.time()
@@ -142,8 +147,8 @@ def job(client: Client, text: str, *, is_json: bool) -> None:
     if len(job.steps) > 1:
         print()
         _steps(job.steps)
-    _failures(client, view)
-    _warnings(client, view)
+    _failures(connected, view)
+    _warnings(connected, view)
 
 
 def usage(client: Client, text: str, *, is_json: bool) -> None:

@@ -81,7 +81,7 @@ def how_to_join(url: str, made: InviteView, *, life_s: float) -> Sequence[str]:
 # --- on the machine that joins --------------------------------------------------------------------------
 
 
-def join(url: str, *, code: str | None, name: str | None, is_waiting: bool) -> int:
+def join(url: str, *, code: str | None, name: str | None, is_waiting: bool, is_json: bool) -> int:
     """The exit status: 1 when it is still pending. Raises UserError, Forbidden, Rejected, Unavailable."""
     settings = load_settings()
     url = full_url(url)
@@ -100,11 +100,17 @@ def join(url: str, *, code: str | None, name: str | None, is_waiting: bool) -> i
         except Forbidden as error:
             raise Forbidden(f"{url} does not know {node_id} (any more): join with a new code") from error
     if account.broker_url is None:
-        print(f"{node_id} is pending; once it was let in (`farm enrol {node_id}`): farm join {url}")
+        if is_json:
+            show.data(_came(url, node_id, config=None))
+        else:
+            print(f"{node_id} is pending; once it was let in (`farm enrol {node_id}`): farm join {url}")
         return 1
     values = {"broker_url": account.broker_url, "node_name": node_id}
     write_private(config, updated_config(_read(config), values))
-    print(f"{node_id} is in the farm at {url}; its settings are in {config}")
+    if is_json:
+        show.data(_came(url, node_id, config=config))
+    else:
+        print(f"{node_id} is in the farm at {url}; its settings are in {config}")
     for variable in given_in_environment(list(values)):
         show.note(f"{variable} is set and wins over that file: unset it")
     if account.to_type:
@@ -114,8 +120,19 @@ def join(url: str, *, code: str | None, name: str | None, is_waiting: bool) -> i
             show.note(f"  {line}")
     else:
         _try_broker(account.broker_url, url)
-    print("start it: farm worker")
+    if not is_json:
+        print("start it: farm worker")
     return 0
+
+
+def _came(url: str, node_id: str, *, config: Path | None) -> dict[str, Any]:
+    """`config`: where its settings were written; None: it is still pending."""
+    return {
+        "url": url,
+        "node": node_id,
+        "is_pending": config is None,
+        "config": None if config is None else str(config),
+    }
 
 
 def full_url(text: str) -> str:
@@ -245,11 +262,13 @@ def enrol(client: Client, names: Sequence[str], *, is_quiet: bool, is_json: bool
             show.line(f"{node_id} is let in")
 
 
-def remove(client: Client, names: Sequence[str], *, force: bool, is_quiet: bool) -> None:
+def remove(client: Client, names: Sequence[str], *, force: bool, is_quiet: bool, is_json: bool) -> None:
     """All are looked up before the first is removed."""
     found = [str(find_node(client, name)["id"]) for name in dict.fromkeys(names)]
     query: dict[str, Any] = {"force": "true"} if force else {}
     for node_id in found:
         client.request("DELETE", f"/nodes/{quote(node_id, safe='')}", query=query)
-        if not is_quiet:
+        if not is_quiet and not is_json:
             show.line(f"{node_id} is removed")
+    if is_json:
+        show.data({"removed": found})

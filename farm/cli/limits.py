@@ -63,9 +63,12 @@ def put(client: Client, *, name: str, amount: int, per: str, is_json: bool) -> N
     show.line(told)
 
 
-def remove(client: Client, name: str) -> None:
+def remove(client: Client, name: str, *, is_json: bool) -> None:
     client.request("DELETE", _path(name))
-    show.line(f"limit {check_limit_name(name)} is removed")
+    if is_json:
+        show.data({"removed": [name]})
+    else:
+        show.line(f"limit {name} is removed")
 
 
 def _path(name: str) -> str:

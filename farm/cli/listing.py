@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar
 
 from farm.cli import show
 from farm.cli.answers import read
 from farm.cli.show import Column, cell
-from farm.control.fields import FIELDS
 from farm.errors import UserError
 from farm.flow.filters import Field, Kind, Table, chosen_fields, find_field, ordered, parse
 
@@ -101,6 +101,12 @@ class Listing(Generic[T]):
         show.table(columns, map(row, shown), empty=empty)
         return is_cut
 
+    def put_chosen(self, things: Iterable[T], *, empty: str) -> bool:
+        """Print `things` with the columns that were chosen; False when none were: they are told otherwise."""
+        if self._columns:
+            self.put(((thing, None) for thing in things), (), lambda _: (), empty=empty)
+        return bool(self._columns)
+
     def _object(self, thing: T, answer: Any) -> Any:
         return {field.name: field.of(thing) for field in self._columns} if self._columns else answer
 
@@ -132,8 +138,14 @@ _LANGUAGE: Final = (
 
 
 def explain(of: str | None, *, is_json: bool) -> None:
-    """Print the language and the fields of one list, or of all."""
-    tables: dict[str, Table[Any]] = {name: fields(0.0) for name, fields in FIELDS.items()}
+    """Print the language and the fields of one list, or of all. Raises UserError."""
+    from farm.control.detail_fields import EVERY_FIELD
+
+    tables: dict[str, Table[Any]] = {name: fields(0.0) for name, fields in EVERY_FIELD.items()}
+    if of is not None and of not in tables:
+        near = get_close_matches(of.lower(), tables, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(tables)}"
+        raise UserError(f"nothing that is listed is called '{show.shown(of, 40)}'; {hint}")
     chosen = tables if of is None else {of: tables[of]}
     if is_json:
         show.data(

@@ -6,11 +6,11 @@ from typing import Any
 
 from farm.cli import show
 from farm.cli.answers import read
-from farm.cli.client import Client
 from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected, find_job
 from farm.cli.show import Column, cell
 from farm.cli.stalled import costs_told
+from farm.control.detail_fields import STATS_FIELDS, TIME_FIELDS, StepTime
 from farm.control.fields import MODEL_FIELDS
 from farm.control.views import MatchingView, ModelWorth, PolicySpread, ProfileView, StepProfile
 from farm.flow.stats import Calibration, Spread, Within
@@ -21,13 +21,19 @@ _EARNS_NOTHING = 0.01
 """Of the dearest device model's price."""
 
 
-def profile(client: Client, text: str, *, is_json: bool) -> None:
-    view, _ = find_job(client, text)
-    answer = client.get(f"/jobs/{view.job.id}/profile")
-    if is_json:
+def profile(client: Connected, text: str, wanted: Wanted) -> None:
+    listing = Listing(StepTime, TIME_FIELDS, "times", wanted)
+    connected = client()
+    job_view, _ = find_job(connected, text)
+    answer = connected.get(f"/jobs/{job_view.job.id}/profile")
+    view = read(ProfileView, answer)
+    times = (StepTime(step=step.step, time=time) for step in view.steps for time in step.times)
+    if listing.put_chosen(times, empty="no times yet"):
+        return
+    if wanted.is_json:
         show.data(answer)
         return
-    for step in read(ProfileView, answer).steps:
+    for step in view.steps:
         show.line(f"Step {show.shown(step.step, 60)}: {_told(step.learnt)}")
         show.facts(_evidence(step))
         if step.times:
@@ -102,12 +108,15 @@ def _calibration(found: Calibration | None) -> str:
     )
 
 
-def stats(client: Client, *, is_json: bool) -> None:
-    answer = client.get("/matching")
-    if is_json:
+def stats(client: Connected, wanted: Wanted) -> None:
+    listing = Listing(MatchingView, STATS_FIELDS, "stats", wanted)
+    answer = client().get("/matching")
+    view = read(MatchingView, answer)
+    if listing.put_chosen((view,), empty=""):
+        return
+    if wanted.is_json:
         show.data(answer)
         return
-    view = read(MatchingView, answer)
     if view.spread is None or view.within is None:
         show.line("no task is done yet")
         return

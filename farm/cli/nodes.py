@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from farm.cli import show
 from farm.cli.answers import read
-from farm.cli.client import Client
 from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected, find_node
 from farm.cli.show import Column, cell, words
+from farm.control.detail_fields import DEVICE_FIELDS, DeviceSeen
 from farm.control.fields import NODE_FIELDS, node_notes
 from farm.model.machines import Device, DeviceKind, DeviceLoad, Node
 from farm.model.states import NodeState
@@ -56,13 +56,18 @@ def _node_row(node: Node) -> list[Any]:
     ]
 
 
-def node(client: Client, name: str, *, is_json: bool) -> None:
-    answer = find_node(client, name)
-    if is_json:
-        show.data(answer)
-        return
+def node(client: Connected, name: str, wanted: Wanted) -> None:
+    listing = Listing(DeviceSeen, DEVICE_FIELDS, "devices", wanted)
+    answer = find_node(client(), name)
     node = read(Node, answer)
     able = node.capabilities
+    loads = {load.device_id: load for load in node.loads}
+    seen = [DeviceSeen(device=device, load=loads.get(device.id)) for device in able.devices]
+    if listing.put_chosen(seen, empty="no devices"):
+        return
+    if wanted.is_json:
+        show.data(answer)
+        return
     show.facts(
         [
             ("node", cell(node.id)),
@@ -93,7 +98,6 @@ def node(client: Client, name: str, *, is_json: bool) -> None:
             *(("running", words(text)) for text in node.running),
         ]
     )
-    loads = {load.device_id: load for load in node.loads}
     print()
     show.table(
         [
@@ -110,10 +114,10 @@ def node(client: Client, name: str, *, is_json: bool) -> None:
             Column("Temp.", is_right=True),
             Column("Power", is_right=True),
         ],
-        (_device_row(device, loads.get(device.id)) for device in able.devices),
+        (_device_row(each.device, each.load) for each in seen),
         empty="no devices",
     )
-    told = [line for device in able.devices for line in _device_notes(device, loads.get(device.id))]
+    told = [line for each in seen for line in _device_notes(each.device, each.load)]
     if told:
         print()
     for line in told:

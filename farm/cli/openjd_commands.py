@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from farm.cli import show
 from farm.cli.bundle import SUFFIXES, read_assets, read_bundle, read_template
 from farm.cli.show import shown
 from farm.errors import UserError
@@ -24,25 +25,30 @@ _BAD: Final = 1
 """The status of `openjd` for a template that is wrong."""
 
 
-def check(arguments: Sequence[str]) -> int:
+def check(arguments: Sequence[str], *, is_json: bool) -> int:
     """The exit status: 0, 1 for a wrong template, 2 for wrong arguments."""
-    return _hand_over("check", arguments)
+    return _hand_over("check", arguments, is_json=is_json)
 
 
-def summary(arguments: Sequence[str]) -> int:
-    return _hand_over("summary", arguments)
+def summary(arguments: Sequence[str], *, is_json: bool) -> int:
+    return _hand_over("summary", arguments, is_json=is_json)
 
 
-def run(arguments: Sequence[str]) -> int:
-    return _hand_over("run", arguments)
+def run(arguments: Sequence[str], *, is_json: bool) -> int:
+    return _hand_over("run", arguments, is_json=is_json)
 
 
 def names_a_template(arguments: Sequence[str]) -> bool:
     return _template_at(arguments) is not None
 
 
-def _hand_over(command: str, arguments: Sequence[str]) -> int:
+def _hand_over(command: str, arguments: Sequence[str], *, is_json: bool) -> int:
     words = list(arguments)
+    if is_json:
+        if any(word.partition("=")[0] == "--output" for word in words):
+            print("ERROR: choose one of --json and --output", file=sys.stderr)
+            return 2
+        words += ["--output", "json"]
     for word in words:
         name = word.partition("=")[0]
         if name.startswith("--") and clean(name, one_line=True) != name:  # `openjd` would print it as it is
@@ -55,7 +61,11 @@ def _hand_over(command: str, arguments: Sequence[str]) -> int:
             try:
                 words = _understood(command, words, at, path, Path(folder))
             except UserError as error:
-                print(f"ERROR: {clean(str(error))}", file=sys.stderr)
+                told = f"ERROR: {clean(str(error))}"
+                if _is_json(words):
+                    show.data({"status": "error", "message": told})  # as `openjd` has it
+                else:
+                    print(told, file=sys.stderr)
                 return _BAD
         from openjd import cli
 
@@ -64,6 +74,13 @@ def _hand_over(command: str, arguments: Sequence[str]) -> int:
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def _is_json(words: Sequence[str]) -> bool:
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return any(
+        word == "--output=json" or (word, following) == ("--output", "json") for word, following in pairs
+    )
 
 
 def _template_at(words: Sequence[str]) -> int | None:

@@ -79,13 +79,19 @@ def show_parked(settings: Settings, wanted: Wanted) -> None:
     listing.put([pair for pair in found if listing.filter(pair[0])], COLUMNS, row, empty="nothing is parked")
 
 
-def replay(settings: Settings, ids: Sequence[str], *, takes_all: bool) -> None:
+def replay(settings: Settings, ids: Sequence[str], *, takes_all: bool, is_json: bool) -> None:
     count = parked.replay(_broker(settings), _chosen(ids, takes_all))
+    if is_json:
+        show.data({"replayed": count})
+        return
     show.line(f"{plural(count, 'message')} sent on; `farm parked` shows what could not be read again")
 
 
-def drop(settings: Settings, ids: Sequence[str], *, takes_all: bool) -> None:
+def drop(settings: Settings, ids: Sequence[str], *, takes_all: bool, is_json: bool) -> None:
     count = parked.drop(_broker(settings), _chosen(ids, takes_all))
+    if is_json:
+        show.data({"dropped": count})
+        return
     show.line(f"{plural(count, 'message')} dropped")
 
 

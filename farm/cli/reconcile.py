@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from farm.cli import show
+from farm.cli.listing import Listing, Wanted
 from farm.cli.show import shown
+from farm.control.detail_fields import DIFFERENCE_FIELDS
 from farm.control.reconcile import differences, render_again
 from farm.flow.reconcile import Difference, Finding
 from farm.model.ids import JobId
@@ -17,12 +19,14 @@ from farm.text import plural
 
 _SHOWN = 10
 """Of each kind, unless all are asked for."""
+_AGREE = "disk and database agree"
 
 
 def run_reconcile(
-    settings: Settings, job_ids: Sequence[JobId], *, fix: bool, shows_all: bool, is_json: bool
+    settings: Settings, job_ids: Sequence[JobId], *, fix: bool, shows_all: bool, wanted: Wanted
 ) -> int:
     """Print what differs; 1 when something does and was not put right. Raises UserError, Unavailable."""
+    listing = Listing(Finding, DIFFERENCE_FIELDS, "differences", wanted)
     engine = open_engine(settings.database)
     try:
         schema.check(engine)
@@ -30,14 +34,15 @@ def run_reconcile(
         fixed = render_again(engine, found) if fix else 0
     finally:
         engine.dispose()
-    if is_json:
+    is_told = listing.put_chosen(found, empty=_AGREE)
+    if not is_told and wanted.is_json:
         show.data({"findings": [asdict(finding) for finding in found], "rendered_again": fixed})
-    else:
+    elif not is_told:
         _print(found, shows_all=shows_all)
         if fix:
             show.line(f"{plural(fixed, 'task')} will be rendered again")
         elif not found:
-            show.line("disk and database agree")
+            show.line(_AGREE)
     left = [f for f in found if not (fix and f.difference is Difference.FILES_GONE)]
     return 1 if left else 0
 

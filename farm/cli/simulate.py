@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, Final
 
 from farm.cli import show
 from farm.cli.client import Client
+from farm.cli.listing import Listing, Wanted
 from farm.cli.show import Column, cell
 from farm.errors import UserError
+from farm.flow.filters import Field, Kind, Table, table
 from farm.flow.weights import Weights
 from farm.simulate.answer import Answer, Question, ask, farm_of, scenario_of, svg, with_more
 from farm.simulate.world import Scenario
 from farm.text import duration, plural
 
 
-def record(client: Client, file: Path, *, hours: float) -> None:
+def _mean(figure: str) -> Callable[[Answer], float]:
+    return lambda answer: answer.mean(figure)
+
+
+FIELDS: Final[Table[Answer]] = table(
+    (
+        Field(name="name", kind=Kind.TEXT, of=lambda answer: answer.question.name, help="farm and policy"),
+        Field(name="policy", kind=Kind.TEXT, of=lambda answer: answer.question.policy, help="the policy"),
+        Field(name="turnaround", kind=Kind.DURATION, of=_mean("turnaround_s"), help="of a job"),
+        Field(name="sd", kind=Kind.DURATION, of=_mean("sd_s"), help="spread of frames' completion"),
+        Field(name="makespan", kind=Kind.DURATION, of=_mean("makespan_s"), help="first start to last end"),
+        Field(name="gpu-hours", kind=Kind.NUMBER, of=_mean("gpu_hours"), help="of devices at work"),
+        Field(name="kwh", kind=Kind.NUMBER, of=_mean("kwh"), help="energy"),
+    )
+)
+
+
+def record(client: Client, file: Path, *, hours: float, is_json: bool) -> None:
     if file.suffix != ".json":
         raise UserError(f"a recording is JSON: name the file {file.name}.json")
     answer = client.get("/recording", hours=hours)
@@ -25,8 +45,11 @@ def record(client: Client, file: Path, *, hours: float) -> None:
         file.write_text(json.dumps(answer, separators=(",", ":")), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {file}: {error}") from error
-    tasks = sum(len(step["content"]) for step in answer["steps"])
-    show.note(f"{plural(len(answer['steps']), 'step')} with {plural(tasks, 'task')} recorded in {file}")
+    steps, tasks = len(answer["steps"]), sum(len(step["content"]) for step in answer["steps"])
+    if is_json:
+        show.data({"path": str(file), "steps": steps, "tasks": tasks})
+    else:
+        show.note(f"{plural(steps, 'step')} with {plural(tasks, 'task')} recorded in {file}")
 
 
 def simulate(
@@ -42,8 +65,9 @@ def simulate(
     has_faults: bool,
     seeds: int,
     drawing: Path | None,
-    is_json: bool,
+    wanted: Wanted,
 ) -> None:
+    listing = Listing(Answer, FIELDS, "answers", wanted)
     scenario = scenario_of(file) if file is not None else Scenario()
     if scenario.recording is not None:
         _check_recorded(load=load, hours=hours, jobs=jobs, seeds=seeds if not has_faults else 1)
@@ -76,15 +100,8 @@ def simulate(
             drawing.write_text(svg(answers), encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot write {drawing}: {error}") from error
-    if is_json:
-        show.data(
-            [
-                {"name": a.question.name, "policy": a.question.policy, "seeds": [asdict(r) for r in a.runs]}
-                for a in answers
-            ]
-        )
-        return
-    show.table(
+    listing.put(
+        ((answer, _as_json(answer)) for answer in answers),
         [
             Column("Farm and policy", shrinks=True),
             *(
@@ -92,15 +109,22 @@ def simulate(
                 for title in ("Turnaround", "Spread SD", "Makespan", "GPU hours", "kWh")
             ),
         ],
-        [[cell(text) for text in _row(answer, answers[0])] for answer in answers],
+        lambda answer: [cell(text) for text in _row(answer, answers[0])],
         empty="",
     )
+    if wanted.is_json:
+        return
     first = answers[0].runs[0]
     bound_s = answers[0].mean("bound_gpu_hours") * 3600 / sum(scenario.farm.values())
     show.note(
         f"{plural(seeds, 'seed')}; seed 0: {plural(first.jobs, 'job')}, {first.frames:,} frames; no schedule "
         f"drains them sooner than {duration(bound_s)} on the first farm, were all there at once"
     )
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    runs = [asdict(run) for run in answer.runs]
+    return {"name": answer.question.name, "policy": answer.question.policy, "seeds": runs}
 
 
 def _check_recorded(*, load: float | None, hours: float | None, jobs: int | None, seeds: int) -> None:

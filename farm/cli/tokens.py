@@ -38,6 +38,9 @@ def listed(client: Connected, wanted: Wanted) -> None:
     )
 
 
-def revoke(client: Client, name: str) -> None:
+def revoke(client: Client, name: str, *, is_json: bool) -> None:
     client.request("DELETE", f"/tokens/{quote(name, safe='')}")
-    show.line(f"token {name} is revoked")
+    if is_json:
+        show.data({"revoked": [name]})
+    else:
+        show.line(f"token {name} is revoked")

@@ -110,16 +110,17 @@ def farm(lonely_cli: Cli, database_url: str, tmp_path: Path) -> Iterator[Kept]:
 
 def test_what_was_backed_up_is_there_after_the_restore_and_nothing_else(farm: Kept) -> None:
     before = farm.submit()
-    farm.cli.good("backup", "monday")
+    told = json.loads(farm.cli.good("backup", "monday", "--json"))
+    assert told == {"path": "monday", "size_bytes": Path("monday").stat().st_size}
     farm.submit()
     assert farm.count() == 2
     farm.engine.dispose()
-    told = farm.cli.good("restore", "monday")
-    assert "farm reconcile" in told
+    assert "farm reconcile" in farm.cli.good("restore", "monday")
     assert farm.count() == 1
     assert farm.states(before) == [TaskState.READY] * 3
     farm.engine.dispose()
-    farm.cli.good("restore", "monday")  # and again: nothing is left over that hinders it
+    again = json.loads(farm.cli.good("restore", "monday", "--json"))  # nothing is left over that hinders it
+    assert (again["path"], again.keys()) == ("monday", {"path", "kept", "needs_upgrade"})
 
 
 def test_a_restore_under_a_running_farm_is_refused(farm: Kept) -> None:
@@ -157,6 +158,8 @@ def test_a_done_task_whose_file_is_gone_is_found_and_rendered_again(farm: Kept) 
     assert [finding["difference"] for finding in found] == [Difference.FILES_GONE] * 2
     assert "2.bin is not there" in str(found[0]["text"])
     assert "3.bin is of another size" in str(found[1]["text"])
+    table = farm.cli("reconcile", "--columns", "difference,job")
+    assert (table.status, table.out.count(Difference.FILES_GONE)) == (1, 2)
     farm.reconcile("--fix", status=0)
     assert farm.states(job_id) == [TaskState.DONE, TaskState.READY, TaskState.READY]
 

@@ -218,6 +218,10 @@ def upgraded(lonely_cli: Cli) -> Path:
 
 def test_an_upgrade_is_told_and_repeats_to_nothing(lonely_cli: Cli, upgraded: Path) -> None:
     assert "already" in lonely_cli.good("db", "upgrade")
+    assert json.loads(lonely_cli.good("db", "upgrade", "--json")) == {
+        "before": schema.HEAD,
+        "version": schema.HEAD,
+    }
     assert json.loads(lonely_cli.good("db", "version", "--json")) == {
         "version": schema.HEAD,
         "needed": schema.HEAD,
@@ -284,6 +288,8 @@ def test_the_command_is_printed_where_postgresql_has_no_program(lonely_cli: Cli)
     assert "--host=db.example" in result.out
     assert "'--file=my backup.dump'" in result.out
     assert "hunter2" not in result.out + result.err
+    asked = json.loads(lonely_cli.good("db", "backup", "my backup.dump", "--json"))["command"]
+    assert (asked[0], asked[2]) == ("pg_dump", "--file=my backup.dump")
 
 
 # --- settings -----------------------------------------------------------------------------------------

@@ -153,11 +153,11 @@ def _end_the_job(farm: FakeFarm) -> None:
 
 
 def test_every_command_is_here() -> None:
-    every = {" ".join(words) for words, command in commands() if words and not _has_only_commands(command)}
+    every = {" ".join(words) for words, command in commands() if words and not has_only_commands(command)}
     assert every == set(CALLS) | PROGRAMS
 
 
-def _has_only_commands(command: Any) -> bool:
+def has_only_commands(command: Any) -> bool:
     return bool(getattr(command, "commands", None)) and not command.invoke_without_command
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from farm.broker import parked
 from farm.broker.parked import Parked
+from farm.control.detail_fields import EVERY_FIELD
 from farm.control.fields import FIELDS, NODE_FIELDS, job_fields, label_frames
 from farm.control.views import ChangedView
 from farm.http import examples
@@ -87,12 +88,20 @@ LISTS = {
     "models": ("capacity",),
 }
 """How what is listed is asked for."""
+DETAILS = {
+    "steps": ("job", "12"),
+    "devices": ("node", "blade-3"),
+    "times": ("profile", "12"),
+    "stats": ("stats",),
+}
+"""How a table of what is inside one thing is asked for."""
 
 
 @pytest.fixture
 def exemplary(farm: FakeFarm) -> FakeFarm:
     """One of each, as the description of the API has it."""
     farm.answer("GET", "/jobs/12", examples.shown(examples.JOB_VIEW))
+    farm.answer("GET", "/jobs/12/profile", examples.shown(examples.PROFILE))
     farm.answer("GET", "/matching", examples.shown(examples.MATCHING))
     for path, example in (
         ("/jobs", examples.JOB_VIEW),
@@ -129,6 +138,37 @@ def test_every_list_takes_columns_filter_order_and_is_for_scripts(
     assert "have no field 'nmae'" in cli.bad(*words, "nmae=1")
 
 
+@pytest.mark.parametrize("what", DETAILS)
+def test_what_is_inside_one_thing_takes_columns(cli: Cli, exemplary: FakeFarm, what: str) -> None:
+    cli.patch.setenv("COLUMNS", "400")
+    fields, words = EVERY_FIELD[what](0.0), DETAILS[what]
+    name = next(iter(fields))
+    heading = cli.good(*words, "--columns", "all").splitlines()[0]
+    assert heading.lower().split() == list(fields)
+    shown = json.loads(cli.good(*words, "--columns", name, "--json"))
+    assert {tuple(line) for line in shown} == {(name,)}
+    assert isinstance(json.loads(cli.good(*words, "--json")), dict)
+    assert "have no field 'nmae'" in cli.bad(*words, "--columns", "nmae")
+
+
+def test_settings_are_a_list_too(lonely_cli: Cli) -> None:
+    assert lonely_cli.good("config", "show", "setting=batch", "--columns", "value,from").splitlines()[1:] == [
+        "500    default"
+    ]
+    assert json.loads(lonely_cli.good("config", "show", "setting~api_u", "--columns", "from", "--json")) == [
+        {"from": "FARM_API_URL"}
+    ]
+    assert lonely_cli.good("config", "show", "from=FARM_API_URL", "-q") == "api_url\n"
+    assert "no field 'form'; did you mean from?" in lonely_cli.bad("config", "show", "form=default")
+
+
+def test_what_is_played_takes_columns(lonely_cli: Cli) -> None:
+    words = ("simulate", "--jobs", "1", "--farm", "L40S=1", "--columns", "name,kwh")
+    assert lonely_cli.good(*words).splitlines()[0].split() == ["Name", "Kwh"]
+    (shown,) = json.loads(lonely_cli.good(*words, "--json"))
+    assert set(shown) == {"name", "kwh"}
+
+
 def test_parked_messages_are_a_list_too(lonely_cli: Cli) -> None:
     message = Parked(
         id="3f9a",
@@ -147,6 +187,9 @@ def test_parked_messages_are_a_list_too(lonely_cli: Cli) -> None:
     assert json.loads(lonely_cli.good("parked", "--columns", "to,by", "--json")) == [
         {"to": "farm.reports", "by": "blade-3"}
     ]
+    for verb, told in (("replay", "replayed"), ("drop", "dropped")):
+        lonely_cli.patch.setattr(parked, verb, lambda url, ids: len(ids))
+        assert json.loads(lonely_cli.good("parked", verb, "3f9a", "--json")) == {told: 1}
     assert "no field 'wier'; did you mean wire?" in lonely_cli.bad("parked", "--sort", "wier")
 
 
@@ -206,8 +249,10 @@ def test_the_fields_are_explained(lonely_cli: Cli) -> None:
     out = lonely_cli.good("fields", "nodes")
     assert "state=failed and node~gpu" in out
     assert all(name in out for name in NODE_FIELDS)
+    assert "did you mean nodes?" in lonely_cli.bad("fields", "noeds")
     told = json.loads(lonely_cli.good("fields", "--json"))
-    assert set(told) == set(FIELDS) == set(LISTS)
+    assert set(told) == set(EVERY_FIELD)
+    assert set(FIELDS) == set(LISTS)
 
 
 def test_nothing_matches(cli: Cli, listed: FakeFarm) -> None:

@@ -70,6 +70,19 @@ def test_a_bundle_is_checked_with_what_it_refers_to(lonely_cli: Cli, bundle: Pat
     assert (result.status, "missing.exr, which is not here" in result.err) == (0, True)
 
 
+def test_json_is_what_openjd_prints_of_templates_that_the_farm_refuses_too(
+    farm: Callable[..., str], bundle: Path, tmp_path: Path
+) -> None:
+    template = str(bundle / "template.yaml")
+    for words in (("check",), ("summary",), ("run", "--maximum-tasks", "1")):
+        assert json.loads(farm(*words, template, "--json"))["status"] == "success"
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(TEMPLATE | {"steps": []}))
+    for asked in (("--json",), ("--output", "json"), ("--output=json",)):
+        told = json.loads(farm("check", "bad.yaml", *asked, status=1))
+        assert (told["status"], "steps" in told["message"]) == ("error", True)
+    assert "choose one of" in farm("check", template, "--json", "--output", "yaml", status=2)
+
+
 def test_a_bundle_runs_with_its_own_values_and_typed_ones_win(farm: Callable[..., str], bundle: Path) -> None:
     told = farm("run", str(bundle), "--step", "Say", "--maximum-tasks", "1")
     assert "kept-1" in told
@@ -126,7 +139,9 @@ def test_arguments_come_in_any_order(lonely_cli: Cli, tmp_path: Path) -> None:
         (str(path), "--output", "json"),
         ("--output=json", str(path)),
     ):
-        assert "extra" in lonely_cli.bad("check", *words, status=1)
+        refused = lonely_cli("check", *words)
+        assert refused.status == 1
+        assert "extra" in json.loads(refused.out)["message"]
     assert lonely_cli("check").status == 2
     assert lonely_cli("check", str(tmp_path / "none.yaml")).status != 0
 

@@ -321,7 +321,10 @@ def test_join_writes_what_farm_worker_needs_for_its_owner_alone(cli: Cli, farm: 
     assert "does not take it" in result.err, "nobody listens at port 9"
     assert "clock is" in result.err
     # Once in, it needs no code; the settings are what the farm says now.
-    assert cli("join", farm.url, "--name", "blade-4").status == 0
+    again = cli("join", farm.url, "--name", "blade-4", "--json")
+    assert json.loads(again.out) == {
+        "url": farm.url, "node": "blade-4", "is_pending": False, "config": str(written(cli)),
+    }  # fmt: skip
     assert len([seen for seen in farm.seen if seen.path == "/join"]) == 1
 
 

@@ -15,10 +15,13 @@ from farm.cli.commands.options import (
     ListedByDefault,
     ParkedIds,
     Quiet,
+    Sort,
+    columns_among,
     columns_of,
     examples,
     filter_of,
     finish,
+    only,
     sort_of,
     wanted,
 )
@@ -111,11 +114,11 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
         limiting.put(connect(), name=name, amount=amount, per=per, is_json=json)
 
     @limits.command("remove", epilog=examples("farm limits remove arnold"))
-    def remove_limit(name: LimitName) -> None:
+    def remove_limit(name: LimitName, json: Json = False) -> None:
         """Remove a limit: frames that ask for it wait for it no longer."""
         from farm.cli import limits as limiting
 
-        limiting.remove(connect(), name)
+        limiting.remove(connect(), name, is_json=json)
 
     token = typer.Typer(
         help="Make and revoke the tokens that let people in.", no_args_is_help=True, rich_markup_mode=None
@@ -153,32 +156,42 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
         tokens.listed(connect, wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
     @token.command("revoke", epilog=examples("farm token revoke anna-laptop"))
-    def revoke(name: Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")]) -> None:
+    def revoke(
+        name: Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")], json: Json = False
+    ) -> None:
         """Make a token useless at once."""
         from farm.cli import tokens
 
-        tokens.revoke(connect(), name)
+        tokens.revoke(connect(), name, is_json=json)
 
     config = typer.Typer(help="Look at the settings.", no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(config, name="config", epilog=examples("farm config show"))
 
-    @config.command("show", epilog=examples("farm config show", "farm config show --json"))
-    def show_config(json: Json = False) -> None:
+    @config.command("show", epilog=examples("farm config show", "farm config show 'from!=default'"))
+    def show_config(
+        filter: Annotated[
+            list[str] | None, typer.Argument(metavar="[FILTER]", help="Such as 'setting~api'.")
+        ] = None,
+        columns: Annotated[str | None, columns_among("setting, value, from")] = None,
+        sort: Sort = None,
+        quiet: Quiet = False,
+        json: Json = False,
+    ) -> None:
         """Print every setting, its value and where that comes from."""
         from farm.cli.config import show_settings
 
-        show_settings(is_json=json)
+        show_settings(wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
     db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
     app.add_typer(db, name="db", epilog=examples("farm db backup farm-monday.db"))
 
     @db.command("upgrade", epilog=examples("farm db upgrade"))
-    def upgrade() -> None:
+    def upgrade(json: Json = False) -> None:
         """Bring the database's tables up to this program's version. Make a backup first."""
         from farm.cli import database
         from farm.settings import load_settings
 
-        database.upgrade(load_settings())
+        database.upgrade(load_settings(), is_json=json)
 
     @db.command("version", epilog=examples("farm db version"))
     def db_version(json: Json = False) -> None:
@@ -192,6 +205,7 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
     @db.command("backup", epilog=examples("farm db backup /backup/farm.db"))
     def backup(
         path: Annotated[Path, typer.Argument(metavar="PATH", help="A file that does not exist yet.")],
+        json: Json = False,
     ) -> None:
         """Copy the database while the farm runs.
 
@@ -200,12 +214,13 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
         from farm.cli import database
         from farm.settings import load_settings
 
-        database.backup(load_settings(), path)
+        database.backup(load_settings(), path, is_json=json)
 
     @app.command("restore", epilog=examples("farm restore /backup/farm-monday.db"))
     @db.command("restore", epilog=examples("farm db restore /backup/farm.db"))
     def restore(
         path: Annotated[Path, typer.Argument(metavar="PATH", help="What `farm backup` has written.")],
+        json: Json = False,
     ) -> None:
         """Put a backup in the database's place. Stop the farm first; what was there is kept aside.
 
@@ -215,7 +230,7 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
         from farm.cli import database
         from farm.settings import load_settings
 
-        database.restore(load_settings(), path)
+        database.restore(load_settings(), path, is_json=json)
 
     parked = typer.Typer(
         cls=ListedByDefault, help="List messages that nobody could read; send them on.", rich_markup_mode=None
@@ -227,14 +242,8 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
         filter: Annotated[
             list[str] | None, typer.Argument(metavar="[FILTER]", help="Such as 'by~blade and age>1d'.")
         ] = None,
-        columns: Annotated[
-            str | None,
-            typer.Option(metavar="A,B,C", help="Of id, to, by, kind, wire, size, age, why; or all."),
-        ] = None,
-        sort: Annotated[
-            str | None,
-            typer.Option(metavar="FIELD", help="In the order of this field; -FIELD turns it round."),
-        ] = None,
+        columns: Annotated[str | None, columns_among("id, to, by, kind, wire, size, age, why")] = None,
+        sort: Sort = None,
         quiet: Quiet = False,
         json: Json = False,
     ) -> None:
@@ -249,20 +258,20 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
         parked.show_parked(load_settings(), wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
     @parked.command("replay", epilog=examples("farm parked replay --all", "farm parked replay 3f9a0c1b2d4e"))
-    def replay_parked(ids: ParkedIds = None, takes_all: AllParked = False) -> None:
+    def replay_parked(ids: ParkedIds = None, takes_all: AllParked = False, json: Json = False) -> None:
         """Send parked messages on, as after an upgrade."""
         from farm.cli import parked
         from farm.settings import load_settings
 
-        parked.replay(load_settings(), ids or (), takes_all=takes_all)
+        parked.replay(load_settings(), ids or (), takes_all=takes_all, is_json=json)
 
     @parked.command("drop", epilog=examples("farm parked drop 3f9a0c1b2d4e", "farm parked drop --all"))
-    def drop_parked(ids: ParkedIds = None, takes_all: AllParked = False) -> None:
+    def drop_parked(ids: ParkedIds = None, takes_all: AllParked = False, json: Json = False) -> None:
         """Throw messages away for good."""
         from farm.cli import parked
         from farm.settings import load_settings
 
-        parked.drop(load_settings(), ids or (), takes_all=takes_all)
+        parked.drop(load_settings(), ids or (), takes_all=takes_all, is_json=json)
 
     @app.command(epilog=examples("farm reconcile", "farm reconcile 12 --fix", "farm reconcile --json"))
     def reconcile(
@@ -271,6 +280,7 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
             bool, typer.Option("--fix", help="Render done tasks again whose files are gone.")
         ] = False,
         shows_all: Annotated[bool, typer.Option("--all", help="Show every difference.")] = False,
+        columns: Annotated[str | None, columns_of("differences")] = None,
         json: Json = False,
     ) -> None:
         """Compare the disk with the database, and say what to do.
@@ -283,4 +293,5 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
         from farm.settings import load_settings
 
         chosen = [JobId(job) for job in jobs or ()]
-        finish(run_reconcile(load_settings(), chosen, fix=fix, shows_all=shows_all, is_json=json))
+        answer = only(columns, is_json=json)
+        finish(run_reconcile(load_settings(), chosen, fix=fix, shows_all=shows_all, wanted=answer))

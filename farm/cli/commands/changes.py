@@ -271,14 +271,14 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
             "farm remove-job 12", "farm remove-job $(farm jobs --all 'state=done and age>90d' --quiet)"
         ),
     )
-    def remove_job(jobs: JobNames, quiet: Silent = False) -> None:
+    def remove_job(jobs: JobNames, quiet: Silent = False, json: Json = False) -> None:
         """Forget ended jobs, their tasks and logs; their files stay.
 
         What was learnt of their run times goes with them.
         """
         from farm.cli import changes
 
-        changes.remove(connect(), jobs, is_quiet=quiet)
+        changes.remove(connect(), jobs, is_quiet=quiet, is_json=json)
 
     @app.command(epilog=examples("farm retry 12", "farm retry 12 --frames 7", "farm retry --failed"))
     def retry(

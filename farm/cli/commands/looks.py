@@ -20,6 +20,7 @@ from farm.cli.commands.options import (
     examples,
     filter_of,
     finish,
+    only,
     sort_of,
     state_of,
     wanted,
@@ -65,15 +66,22 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
         usage: Annotated[
             bool, typer.Option("--usage", help="What it used of GPUs: hours, energy, memory.")
         ] = False,
+        columns: Annotated[str | None, columns_of("steps")] = None,
         json: Json = False,
     ) -> None:
-        """Show all there is to know of a job."""
-        from farm.cli import jobs
+        """Show all there is to know of a job.
 
+        With --columns, a table of its steps.
+        """
+        from farm.cli import jobs
+        from farm.errors import UserError
+
+        if usage and columns is not None:
+            raise UserError("--columns are of a job's steps: leave --usage away")
         if usage:
             jobs.usage(connect(), job, is_json=json)
         else:
-            jobs.job(connect(), job, is_json=json)
+            jobs.job(connect, job, only(columns, is_json=json))
 
     @app.command(
         epilog=examples(
@@ -171,11 +179,16 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
         jobs.why(connect(), job, is_json=json)
 
     @app.command(epilog=examples("farm profile 12", "farm profile 12 --json"))
-    def profile(job: JobName, json: Json = False) -> None:
-        """Show what a job's steps demand, and how long they take where."""
+    def profile(
+        job: JobName, columns: Annotated[str | None, columns_of("times")] = None, json: Json = False
+    ) -> None:
+        """Show what a job's steps demand, and how long they take where.
+
+        With --columns, a table of the times alone.
+        """
         from farm.cli import matching
 
-        matching.profile(connect(), job, is_json=json)
+        matching.profile(connect, job, only(columns, is_json=json))
 
     @app.command(
         epilog=examples("farm stalled", "farm stalled 'kind=hung and node~gpu'", "farm stalled --all")
@@ -203,11 +216,11 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
         )
 
     @app.command(epilog=examples("farm stats", "farm stats --json"))
-    def stats(json: Json = False) -> None:
+    def stats(columns: Annotated[str | None, columns_of("stats")] = None, json: Json = False) -> None:
         """Show how widely run times spread, and which nodes are slow."""
         from farm.cli import matching
 
-        matching.stats(connect(), is_json=json)
+        matching.stats(connect, only(columns, is_json=json))
 
     @app.command(epilog=examples("farm capacity"))
     def capacity(
@@ -298,20 +311,12 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm fields", "farm fields tasks"))
     def fields(
         of: Annotated[
-            Literal[
-                "jobs",
-                "tasks",
-                "nodes",
-                "events",
-                "stalled",
-                "attempts",
-                "limits",
-                "hooks",
-                "tokens",
-                "models",
-            ]
-            | None,
-            typer.Argument(metavar="[LIST]", help="Of what: jobs, tasks and so on; all when left out."),
+            str | None,
+            typer.Argument(
+                metavar="[LIST]",
+                help="Of what: jobs, tasks and so on; all when left out.",
+                autocompletion=completing("lists"),
+            ),
         ] = None,
         json: Json = False,
     ) -> None:

@@ -17,6 +17,7 @@ from farm.cli.commands.options import (
     examples,
     filter_of,
     finish,
+    only,
     sort_of,
     wanted,
 )
@@ -37,11 +38,16 @@ def add_nodes(app: typer.Typer, connect: Connect) -> None:
         nodes.nodes(connect, wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
     @app.command(epilog=examples("farm node blade-3"))
-    def node(node: NodeName, json: Json = False) -> None:
-        """Show all there is to know of a machine."""
+    def node(
+        node: NodeName, columns: Annotated[str | None, columns_of("devices")] = None, json: Json = False
+    ) -> None:
+        """Show all there is to know of a machine.
+
+        With --columns, a table of its devices.
+        """
         from farm.cli import nodes
 
-        nodes.node(connect(), node, is_json=json)
+        nodes.node(connect, node, only(columns, is_json=json))
 
     @app.command(epilog=examples("farm invite", "farm invite --name blade-4 --for 2h --approve"))
     def invite(
@@ -78,6 +84,7 @@ def add_nodes(app: typer.Typer, connect: Connect) -> None:
         no_wait: Annotated[
             bool, typer.Option("--no-wait", help="Do not wait to be let in; say it again later.")
         ] = False,
+        json: Json = False,
     ) -> None:
         """Make this machine a node of a farm: then `farm worker` starts.
 
@@ -86,7 +93,7 @@ def add_nodes(app: typer.Typer, connect: Connect) -> None:
         """
         from farm.cli import joining
 
-        finish(joining.join(url, code=code, name=name, is_waiting=not no_wait))
+        finish(joining.join(url, code=code, name=name, is_waiting=not no_wait, is_json=json))
 
     @app.command(epilog=examples("farm enrol blade-4"))
     def enrol(nodes: NodeNames, quiet: Silent = False, json: Json = False) -> None:
@@ -102,11 +109,12 @@ def add_nodes(app: typer.Typer, connect: Connect) -> None:
             bool, typer.Option("--force", help="Also one that works: what it runs will be lost.")
         ] = False,
         quiet: Silent = False,
+        json: Json = False,
     ) -> None:
         """Forget machines, their tokens and accounts at the broker."""
         from farm.cli import joining
 
-        joining.remove(connect(), nodes, force=force, is_quiet=quiet)
+        joining.remove(connect(), nodes, force=force, is_quiet=quiet, is_json=json)
 
     @app.command(epilog=examples("farm drain blade-3"))
     def drain(nodes: NodeNames, quiet: Silent = False, json: Json = False) -> None:

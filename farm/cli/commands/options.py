@@ -68,6 +68,11 @@ def columns_of(what: str) -> Any:
     )
 
 
+def columns_among(names: str) -> Any:
+    """Of what `farm fields` does not list."""
+    return typer.Option("--columns", metavar="A,B,C", help=f"Of {names}; or all.")
+
+
 def sort_of(what: str) -> Any:
     return typer.Option(
         "--sort",
@@ -102,6 +107,10 @@ LimitName = Annotated[str, typer.Argument(metavar="NAME", help="The limit's name
 Frames = Annotated[
     str | None, typer.Option("--frames", "-f", metavar="RANGE", help="Only these frames, such as 1-100x2.")
 ]
+Sort = Annotated[
+    str | None,
+    typer.Option("--sort", metavar="FIELD", help="In the order of this field; -FIELD turns it round."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the numbers or names alone.")]
 Silent = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing when it went well.")]
 OrderOption = Annotated[
@@ -113,6 +122,11 @@ OfStep = Annotated[str | None, typer.Option("--step", metavar="NAME", help="Only
 
 def finish(status: int) -> None:
     raise typer.Exit(status)
+
+
+def only(columns: str | None, *, is_json: bool) -> Wanted:
+    """Of what has no filter and no order."""
+    return wanted(None, columns, None, is_quiet=False, is_json=is_json)
 
 
 def wanted(

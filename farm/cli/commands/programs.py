@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from farm.cli.commands.options import Connect, Json, examples, finish
+from farm.cli.commands.options import Connect, Json, columns_among, examples, finish, only
 
 if TYPE_CHECKING:
     from farm.cli.app import Programs
@@ -102,11 +102,12 @@ def add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None
     def record(
         file: Annotated[Path, typer.Argument(metavar="FILE.json", help="Where to write it.")],
         hours: Annotated[float, typer.Option(min=0.01, max=744, help="How far back.")] = 12.0,
+        json: Json = False,
     ) -> None:
         """Record what the farm did, to be played again by simulate."""
         from farm.cli import simulate as simulating
 
-        simulating.record(connect(), file, hours=hours)
+        simulating.record(connect(), file, hours=hours, is_json=json)
 
     @app.command(
         epilog=examples(
@@ -147,6 +148,9 @@ def add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None
         ] = False,
         seeds: Annotated[int, typer.Option(min=1, max=100, help="How many worlds.")] = 1,
         svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the answer.")] = None,
+        columns: Annotated[
+            str | None, columns_among("name, policy, turnaround, sd, makespan, gpu-hours, kwh")
+        ] = None,
         json: Json = False,
     ) -> None:
         """Play a farm on a virtual clock: other nodes, weights, policy."""
@@ -154,7 +158,8 @@ def add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None
 
         simulating.simulate(
             file=file, farm=farm, add=add or (), policies=policy or ("predictive",), load=load, hours=hours,
-            jobs=jobs, weights=weight or (), has_faults=faults, seeds=seeds, drawing=svg, is_json=json,
+            jobs=jobs, weights=weight or (), has_faults=faults, seeds=seeds, drawing=svg,
+            wanted=only(columns, is_json=json),
         )  # fmt: skip
 
     @app.command(epilog=examples("farm live", "farm live --once"))

@@ -285,6 +285,7 @@ def add_submit(app: typer.Typer, connect: Connect) -> None:
         )
 
 
+OutputJson = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
 _PASSED_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -298,28 +299,28 @@ def add_openjd(app: typer.Typer) -> None:
             "farm check template.yaml", "farm check bundle/", "farm check env.yaml --output json"
         ),
     )
-    def check(ctx: typer.Context) -> None:
+    def check(ctx: typer.Context, json: OutputJson = False) -> None:
         """Check a job or environment template, without a farm.
 
         Takes --output human-readable, json or yaml, and --extensions. Exits 1 for a wrong template.
         """
         from farm.cli import openjd_commands
 
-        finish(openjd_commands.check(ctx.args))
+        finish(openjd_commands.check(ctx.args, is_json=json))
 
     @app.command(
         context_settings=_PASSED_ON,
         options_metavar="PATH [ARGUMENTS OF openjd summary]",
         epilog=examples("farm summary template.yaml -p Frames=1-100", "farm summary bundle/ --step Render"),
     )
-    def summary(ctx: typer.Context) -> None:
+    def summary(ctx: typer.Context, json: OutputJson = False) -> None:
         """Say what a template makes: parameters, steps, tasks.
 
         Takes -p (--job-param) NAME=VALUE or file://values.yaml, --step, --output and --extensions.
         """
         from farm.cli import openjd_commands
 
-        finish(openjd_commands.summary(ctx.args))
+        finish(openjd_commands.summary(ctx.args, is_json=json))
 
     @app.command(
         context_settings={**_PASSED_ON, "help_option_names": []},
@@ -330,7 +331,7 @@ def add_openjd(app: typer.Typer) -> None:
             "farm run template.yaml --env conda.yaml --verbose",
         ),
     )
-    def run(ctx: typer.Context) -> None:
+    def run(ctx: typer.Context, json: OutputJson = False) -> None:
         """Run a template here and now, without a farm.
 
         Takes -p (--job-param), --step, -tp (--task-param), --tasks, --maximum-tasks, --run-dependencies and
@@ -342,4 +343,4 @@ def add_openjd(app: typer.Typer) -> None:
         if set(ctx.args) & {"-h", "--help"} and not openjd_commands.names_a_template(ctx.args):
             typer.echo(ctx.get_help())
             return
-        finish(openjd_commands.run(ctx.args))
+        finish(openjd_commands.run(ctx.args, is_json=json))
