@@ -154,8 +154,9 @@ class Matcher:
         if not new:
             return groups
         own = learnt.read_steps(db, new)
-        like = learnt.earlier(db, [step_id for step_id in new if str(step_id) not in own])
-        before = [step_id for step_id in set(like.values()) if str(step_id) not in model.steps]
+        like = learnt.earlier(db, new)
+        first = {earlier for step_id, earlier in like.items() if str(step_id) not in own}
+        before = [step_id for step_id in first if str(step_id) not in model.steps]
         for name, state in {**own, **learnt.read_steps(db, before)}.items():
             model.restore_step(name, state)
         return [replace(g, like=str(like[g.step_id])) if g.step_id in like else g for g in groups]
@@ -189,7 +190,13 @@ class Matcher:
         taught: Counter[tuple[int, str, str]] = Counter()
         for ended in learnt.ended(db, attempt_ids):
             model = policy.model_of(ended.node_id, ended.device_id)
-            is_warm = policy.is_warm(ended.node_id, ended.device_id, ended.step_id)
+            loaded = policy.loaded(
+                ended.node_id,
+                ended.device_id,
+                ended.step_id,
+                began_at=ended.started_at,
+                load_s=ended.load_s,
+            )
             place = (ended.step_id, ended.node_id, ended.device_id)
             taught[place] += 1
             if model is None or taught[place] > _RUNS_A_BATCH:
@@ -201,7 +208,7 @@ class Matcher:
                     node=ended.node_id,
                     runtime_s=ended.runtime_s,
                     load_s=ended.load_s,
-                    is_warm=is_warm,
+                    loaded=loaded,
                     is_censored=not ended.is_complete,
                     vram_peak_mib=ended.vram_peak_mib,
                 )

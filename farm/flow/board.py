@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farm.flow.accounts import Accounts
+from farm.flow.cached import Cached, Scenes
 from farm.flow.counts import SharedCounts
 from farm.flow.kinds import Kinds
 from farm.flow.match import Assignment, Group
@@ -66,7 +67,8 @@ class Board:
         self._reasons: dict[_Slot, _Reason] = {}
         """Of the last decisions, the oldest first."""
         self._kinds = Kinds()
-        self._places = Places(model, self._kinds)
+        self.scenes = Scenes()
+        self._places = Places(model, self._kinds, Cached(self.scenes))
         self._accounts = Accounts(shares or {}, project_shares or {})
         self._counts = SharedCounts(limits or {})
         self._groups = Waiting(model, self._kinds, self._accounts, self._counts, weights or Weights())
@@ -102,6 +104,8 @@ class Board:
 
     def put_group(self, group: Group, now: float) -> None:
         """A group that is new, or has changed. Its step must be in the model."""
+        if group.like:
+            self.scenes.join(group.step_id, StepId(int(group.like)))
         is_new, is_other = self._groups.put(group, now)
         self._is_stale |= is_new
         if is_other:
@@ -221,7 +225,10 @@ class Board:
 
     def _set_busy(self, at: int, step_id: StepId, since: float) -> None:
         row = self._row_of(step_id)
-        self._places.set_busy(at, step_id, NO_ROW if row is None else row, since)
+        self._occupy(at, step_id, NO_ROW if row is None else row, since)
+
+    def _occupy(self, at: int, step_id: StepId, row: int, since: float) -> None:
+        self._places.set_busy(at, step_id, row, since, scenes=self.weights.cached_scenes)
 
     # --- prices and scores ------------------------------------------------------------------------
 
@@ -330,7 +337,7 @@ class Board:
         steps = groups.step[rows]
         # A device that begins with a group loads its scene once for its part of the tasks that are left.
         parts = np.minimum((groups.running[rows] + 1) / np.maximum(groups.ready[rows], 1), 1.0)
-        cold_s, warm_s = np.array([self.model.load_s(int(step)) for step in steps]).T
+        cold_s, warm_s, _ = np.array([self.model.load_s(int(step)) for step in steps]).T
         groups.load_s[rows] = self.weights.load_weight * (warm_s + (cold_s - warm_s) * parts)
         farm = Farm(
             price=self._price[:n],
@@ -453,7 +460,7 @@ class Board:
         room = places.rooms[place.node_id]
         room.take(groups[row].demand, (place.device,))
         self._started_on.add(place.node_id)
-        places.set_busy(at, groups[row].step_id, row, now)
+        self._occupy(at, groups[row].step_id, row, now)
         is_less = groups.started(row, place.model, now, float(places.until[at]))
         groups.charge(row, float(self._price[place.model]) * (float(places.until[at]) - now))
         places.note_free(at, room)
@@ -463,14 +470,13 @@ class Board:
         groups, places = self._groups, self._places
         place = places[at]
         step = int(groups.step[row])
-        cold, warm = self.model.load_s(step)
         other = window.runner_up(row)
         key = (groups[row].step_id, place.node_id, place.device.id)
         self._reasons.pop(key, None)
         self._reasons[key] = _Reason(
             places.model_names[place.model],
             float(self.model.median_s[step, place.model]) * float(places.factor[at]),
-            warm if places.last_row(at) == row else cold,
+            places.load_s(at, row, step, groups[row].step_id),
             float(self.model.sd[step, place.model]),
             float(self._price[place.model]),
             advantage_at(groups, places, self.model, row, at),

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from farm.flow.cached import Cached
 from farm.flow.kinds import Kinds
 from farm.flow.match import Room
 from farm.flow.predict import RunTimes, model_key
@@ -41,9 +42,11 @@ class Place:
 class Places:
     """All places of the farm. One owner; no I/O."""
 
-    def __init__(self, times: RunTimes, kinds: Kinds) -> None:
+    def __init__(self, times: RunTimes, kinds: Kinds, cached: Cached) -> None:
         self._times = times
         self.kinds = kinds
+        self.cached = cached
+        """Which scenes the nodes have read."""
         self.rooms: dict[NodeId, Room] = {}
         self.of_node: dict[NodeId, list[int]] = {}
         self._capabilities: dict[NodeId, Any] = {}
@@ -154,6 +157,7 @@ class Places:
             self._health[at] = 1.0
             self._gone.append(at)
         self.rooms.pop(node_id, None)
+        self.cached.forget_node(node_id)
         del self._capabilities[node_id]
 
     def node_is(self, node_id: NodeId, *, accepts: bool) -> None:
@@ -163,8 +167,9 @@ class Places:
             self.note_free(at, self.rooms[node_id])
 
     def cooled(self, node_id: NodeId) -> None:
-        """What its devices had loaded is gone."""
+        """What it had loaded and read is gone."""
         self.version += 1
+        self.cached.forget_node(node_id)
         for at in self.of_node[node_id]:
             self._last[at] = NO_ROW
 
@@ -185,6 +190,25 @@ class Places:
         """The row of the group that it ran last, or NO_ROW."""
         return self._last.item(at)
 
+    def load_s(self, at: int, row: int, step: int, step_id: StepId) -> float:
+        """Seconds that the scene of a group takes to load there. step: its row in the run-time model."""
+        loads = self._times.load_s(step)
+        if row != NO_ROW and self._last[at] == row:
+            return loads.warm
+        if loads.cached < loads.cold and self.cached.holds(self._places[at].node_id, step_id):
+            return loads.cached
+        return loads.cold
+
+    def loads_s(self, row: int, step: int, step_id: StepId) -> Floats:
+        """The same of every place."""
+        loads = self._times.load_s(step)
+        found = np.where(self.last == row, loads.warm, loads.cold)
+        if loads.cached < loads.cold:
+            for node_id in self.cached.nodes(step_id):
+                for at in self.of_node.get(node_id, ()):
+                    found[at] = min(found[at], loads.cached)
+        return found
+
     def find(self, node_id: NodeId, device_id: str) -> int | None:
         """The place; None: the farm does not know it (any more)."""
         for at in self.of_node.get(node_id, ()):
@@ -192,20 +216,22 @@ class Places:
                 return at
         return None
 
-    def set_busy(self, at: int, step_id: StepId, row: int, since: float) -> None:
-        """A task of the step began there. row: its group's, or NO_ROW where nothing of it waits."""
+    def set_busy(self, at: int, step_id: StepId, row: int, since: float, *, scenes: int) -> None:
+        """A task of the step began there.
+
+        row: its group's, or NO_ROW where nothing of it waits. scenes: how many a node keeps in its cache.
+        """
         predicted = _USUAL_S
         step = self._times.steps.get(str(step_id))
         if step is not None:
             median = float(self._times.median_s[step, self._places[at].model])
-            cold, warm = self._times.load_s(step)
-            load = warm if row != NO_ROW and self._last[at] == row else cold
-            predicted = median * float(self._factor[at]) + load
+            predicted = median * float(self._factor[at]) + self.load_s(at, row, step, step_id)
         self._places[at].step_id = step_id
         self._since[at] = since
         self._until[at] = since + predicted
         self.version += 1
         self._last[at] = row
+        self.cached.read(self._places[at].node_id, step_id, since, most=scenes)
 
     def began(self, at: int, since: float) -> None:
         """The task that it was given has begun, a little later than it was given."""

@@ -12,11 +12,12 @@ The figures named "sd" are standard deviations of natural logarithms: 0.1 is abo
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from statistics import NormalDist, median
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,24 @@ class Rates:
     """Measured; 10^6 rays/s."""
 
 
+class Load(enum.IntEnum):
+    """How a run comes by its scene."""
+
+    COLD = 0
+    WARM = 1
+    """The device's run before was the same step's."""
+    CACHED = 2
+    """The node had read the scene's files for another run lately."""
+
+
+class LoadTimes(NamedTuple):
+    """Seconds to load a step's scene."""
+
+    cold: float
+    warm: float
+    cached: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One ended attempt, as the model learns from it."""
@@ -102,8 +121,7 @@ class Run:
     runtime_s: float
     """Load and rendering together."""
     load_s: float = 0.0
-    is_warm: bool = False
-    """The device's run before was the same step's."""
+    loaded: Load = Load.COLD
     is_censored: bool = False
     """It was stopped before its end: it would have taken longer."""
     vram_peak_mib: int | None = None
@@ -169,9 +187,9 @@ class StepState:
     tried: list[str]
     runs: dict[str, int]
     calibration: float = 1.0
-    load_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Mean load: cold, warm."""
-    load_runs: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    load_s: list[float] = field(default_factory=lambda: [0.0] * len(Load))
+    """Mean load by `Load`."""
+    load_runs: list[float] = field(default_factory=lambda: [0.0] * len(Load))
     vram_peak_mib: int = 0
     is_ray_traced: bool = False
     still_running: int = 0
@@ -221,7 +239,7 @@ class RunTimes(Protocol):
 
     def refresh(self) -> None: ...
 
-    def load_s(self, row: int) -> tuple[float, float]: ...
+    def load_s(self, row: int) -> LoadTimes: ...
 
     def node_factor(self, node: str) -> float: ...
 
@@ -242,8 +260,8 @@ class RunTimeModel:
         self._covariance = np.zeros((self._size, dims, dims))
         self._runs = np.zeros((self._size, self._width), np.int64)
         self._calibration = np.ones(self._size)
-        self._load = np.zeros((self._size, 2))
-        self._load_runs = np.zeros((self._size, 2))
+        self._load = np.zeros((self._size, len(Load)))
+        self._load_runs = np.zeros((self._size, len(Load)))
         self._vram = np.zeros(self._size, np.int64)
         self._is_ray_traced = np.zeros(self._size, np.bool_)
         self._still_running = np.zeros(self._size, np.int64)
@@ -328,7 +346,7 @@ class RunTimeModel:
             self._calibration[row] = 1.0
             self._runs[row] = 0
             cold, colds, warm, warms = self._load_all
-            self._load[row] = (cold / colds if colds else 0.0, warm / warms if warms else 0.0)
+            self._load[row] = (cold / colds if colds else 0.0, warm / warms if warms else 0.0, 0.0)
             self._load_runs[row] = 0.0
             self._vram[row] = 0
         self._still_running[row] = 0
@@ -474,12 +492,18 @@ class RunTimeModel:
         self._behind.add(row)
 
     def _learn_load(self, row: int, run: Run) -> None:
-        warm = int(run.is_warm)
-        before = max(self._load_runs[row, warm], _LOAD_PRIOR_RUNS if self._load_all[2 * warm + 1] else 0.0)
-        self._load[row, warm] = (self._load[row, warm] * before + run.load_s) / (before + 1)
-        self._load_runs[row, warm] = min(before + 1, 20.0)
-        self._load_all[2 * warm] += run.load_s
-        self._load_all[2 * warm + 1] += 1
+        at = run.loaded
+        before = float(self._load_runs[row, at])
+        if at is Load.CACHED:
+            if not before:
+                # How much a cache helps differs from scene to scene: not at all, until it is seen to.
+                self._load[row, at], before = self._load[row, Load.COLD], _LOAD_PRIOR_RUNS
+        else:
+            before = max(before, _LOAD_PRIOR_RUNS if self._load_all[2 * at + 1] else 0.0)
+            self._load_all[2 * at] += run.load_s
+            self._load_all[2 * at + 1] += 1
+        self._load[row, at] = (self._load[row, at] * before + run.load_s) / (before + 1)
+        self._load_runs[row, at] = min(before + 1, 20.0)
 
     def _learn_scale(self, row: int) -> None:
         scale = float(normal(self._log_weights[row]) @ self._mean[row, :, 0])
@@ -541,14 +565,14 @@ class RunTimeModel:
     # --- answers ----------------------------------------------------------------------------------
 
     def estimate(
-        self, step: str, model: str, *, node: str = "", is_warm: bool = False, quantile: float = 0.9
+        self, step: str, model: str, *, node: str = "", loaded: Load = Load.COLD, quantile: float = 0.9
     ) -> Estimate:
         """Of one task. Raises KeyError for a step or device model that was not added."""
         self.refresh()
         row, column = self.steps[step], self.models[model]
         render_s = float(self.median_s[row, column]) * self.node_factor(node)
         sd = float(self.sd[row, column])
-        load_s = float(self._load[row, int(is_warm)])
+        load_s = float(self._load[row, loaded])
         return Estimate(
             median_s=render_s + load_s,
             upper_s=render_s * math.exp(NormalDist().inv_cdf(quantile) * sd) + load_s,
@@ -561,10 +585,14 @@ class RunTimeModel:
         """How much longer the node takes than others of its device models: 1 is as usual."""
         return math.exp(self._nodes.get(node, (0.0, 0.0))[0])
 
-    def load_s(self, row: int) -> tuple[float, float]:
-        """Seconds to load a step's scene: cold, warm."""
-        cold = self._load.item(row, 0)
-        return cold, min(self._load.item(row, 1), cold) if self._load_runs.item(row, 1) else cold
+    def load_s(self, row: int) -> LoadTimes:
+        """Seconds to load a step's scene; what no run of it has shown is taken to be as when cold."""
+        load, runs = self._load, self._load_runs
+        cold = load.item(row, 0)
+        cached = min(load.item(row, 2), cold) if runs.item(row, 2) else cold
+        # What a device has run just now is in its node's cache too.
+        warm = min(load.item(row, 1), cached) if runs.item(row, 1) else cached
+        return LoadTimes(cold, warm, cached)
 
     def runs(self, step: str) -> dict[str, int]:
         """How many complete runs taught the model, by device model."""
@@ -681,8 +709,9 @@ class RunTimeModel:
             if model in self.models:
                 self._runs[row, self.models[model]] = count
         self._calibration[row] = state.calibration
-        self._load[row] = state.load_s
-        self._load_runs[row] = state.load_runs
+        # A version that knew fewer kinds of loading has told of fewer.
+        self._load[row, : len(state.load_s)] = state.load_s
+        self._load_runs[row, : len(state.load_runs)] = state.load_runs
         self._vram[row] = state.vram_peak_mib
         self._still_running[row] = state.still_running
         self._behind.add(row)

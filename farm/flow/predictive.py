@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from farm.flow.board import Board
+from farm.flow.cached import Cached
 from farm.flow.match import Assignment, Group, fitness, left_of, plan
-from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
+from farm.flow.predict import Load, Run, RunTimeModel, model_key, rates_of
 from farm.flow.waiting import GroupKey, group_key
 from farm.flow.weights import Period, Weights, weights_at
 from farm.model.decisions import Decision
@@ -37,6 +38,8 @@ class Predictive:
         self._groups: dict[GroupKey, Group] = {}
         self._views: dict[NodeId, NodeView] = {}
         self._ran_last: dict[tuple[NodeId, str], StepId] = {}
+        self._cached = Cached(self.board.scenes)
+        """As ended runs have read, where the board's is as tasks begin."""
 
     def plan(
         self,
@@ -84,15 +87,19 @@ class Predictive:
         devices = view.capabilities.devices if view is not None else ()
         return next((model_key(device) for device in devices if device.id == first), None)
 
-    def is_warm(self, node_id: NodeId, device_id: str, step_id: StepId) -> bool:
-        """Whether the run before on the device was the same step's; ask once for each run that has ended.
+    def loaded(
+        self, node_id: NodeId, device_id: str, step_id: StepId, *, began_at: float, load_s: float
+    ) -> Load:
+        """How a run came by its scene; ask once for each run that has ended, in that order.
 
-        Whether its scene was kept loaded is learnt: if not, warm runs load as long as cold ones.
+        Whether that helped is learnt: if the scene was not kept loaded, warm runs load as long as cold ones.
         """
         place = (node_id, device_id)
+        was_cached = self._cached.holds(node_id, step_id, began_at)
         was = self._ran_last.get(place)
         self._ran_last[place] = step_id
-        return was == step_id
+        self._cached.read(node_id, step_id, began_at + load_s, most=self.board.weights.cached_scenes)
+        return Load.WARM if was == step_id else Load.CACHED if was_cached else Load.COLD
 
     def decision(self, step_id: StepId, node_id: NodeId, device_id: str) -> Decision | None:
         """The last one that sent a task of the step to the device."""
@@ -107,6 +114,7 @@ class Predictive:
         oldest = sorted(int(name) for name in steps if name not in live)
         for step_id in oldest[: len(steps) - keep]:
             self.model.forget(str(step_id))
+            self.board.scenes.forget(StepId(step_id))
 
     def forget(self) -> None:
         """Another leader may have acted meanwhile: take everything in anew with the next plan."""

@@ -51,17 +51,16 @@ class Tail:
 
     def _seconds(self, at: int, row: int) -> float:
         step, places = int(self._waiting.step[row]), self._places
-        cold, warm = self._times.load_s(step)
         median = float(self._times.median_s[step, places[at].model])
-        return median * float(places.factor[at]) + (warm if places.last_row(at) == row else cold)
+        load_s = places.load_s(at, row, step, self._waiting[row].step_id)
+        return median * float(places.factor[at]) + load_s
 
     def _is_worth(self, here: float, row: int, now: float) -> bool:
         waiting, places = self._waiting, self._places
         step = int(waiting.step[row])
         median = self._times.median_s[step][places.model] * places.factor
-        cold, warm = self._times.load_s(step)
         able = np.array(list(places.kinds.fitting(int(waiting.demand[row]))))[places.kind]
-        takes = median + np.where(places.last == row, warm, cold)
+        takes = median + places.loads_s(row, step, waiting[row].step_id)
         better = np.flatnonzero((takes < _BETTER * here) & places.accepts & able)
         group = waiting[row]
         if group.avoid:

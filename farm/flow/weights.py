@@ -97,6 +97,9 @@ class Weights:
         "more trades time for energy",
     )
     load_weight: float = _weight(0.5, "how much loading a scene counts: 0 ignores warm devices")
+    cached_scenes: int = _weight(
+        4, "a node is taken to have the files of so many scenes in its cache, those that it read last"
+    )
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], base: Weights | None = None) -> Weights:

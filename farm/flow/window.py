@@ -19,21 +19,28 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_LEAST_SAVED: Final = 0.02
+"""A scene in a node's file cache counts where it saves so much of a task's time, as a logarithm."""
 _FEW: Final = 64
 """Of so few near-equals it is asked first of which priorities they are."""
 
 
 def advantage_at(waiting: Waiting, places: Places, times: RunTimes, row: int, at: int) -> float:
-    """A group's advantage on a place, its warm scene counted."""
+    """A group's advantage on a place, its scene counted that is loaded there, or in the node's file cache."""
     model = places[at].model
     value = float(waiting.advantage[model, row])
-    if places.last_row(at) != row or value == NOTHING:
+    if value == NOTHING:
         return value
     step = int(waiting.step[row])
-    _, warm = times.load_s(step)
+    loads = times.load_s(step)
+    here = places.load_s(at, row, step, waiting[row].step_id)
+    if here >= loads.cold:
+        return value
     median = float(times.median_s[step, model])
-    cold_s, warm_s = float(waiting.load_s[row]), waiting.weights.load_weight * warm
-    return value + math.log((median + cold_s) / max(median + warm_s, 1e-9))
+    cold_s, warm_s = float(waiting.load_s[row]), waiting.weights.load_weight * loads.warm
+    # `cold_s` is spread over the tasks that a device takes of the group; so is what a cache leaves of it.
+    here_s = warm_s + (cold_s - warm_s) * (here - loads.warm) / (loads.cold - loads.warm)
+    return value + math.log((median + cold_s) / max(median + here_s, 1e-9))
 
 
 class Window:
@@ -135,36 +142,52 @@ class Window:
 
     def choose(self, at: int, room: Room, now: float, tail: Tail | None) -> int | None:
         """The group to start on the place, None: none. tail: None where no device is left idle for others."""
-        waiting, places = self._waiting, self._places
-        last = places.last_row(at)
-        if tail is not None and self._is_hopeless(at, last, now, tail):
+        kept, worth = self._kept(at)
+        if tail is not None and self._is_hopeless(at, kept, now, tail):
             return None
-        device = places[at].device
-        warm = NOTHING
-        if last != NO_ROW and waiting.is_open(last) and waiting.barred[self._kind][last] == 0.0:
-            ranks = places.kinds.pool_ranks[self._kind]
-            if ranks is None or ranks[waiting.demand[last]] <= self._rank:
-                warm = advantage_at(waiting, places, self._times, last, at)
-        if self.is_empty and warm == NOTHING:
+        device = self._places[at].device
+        if self.is_empty and worth == NOTHING:
             return None
-        row = self._first_or_last(warm, room, device, last)
+        row = self._first_or_kept(worth, room, device, kept)
         if row is None and self.follow():
-            row = self._first_or_last(warm, room, device, last)
+            row = self._first_or_kept(worth, room, device, kept)
         if row is None:
             row = self._search(room, device)
         if row is not None and tail is not None and not tail.is_worth(at, row, now):
             row = self._search(room, device, at, now, tail)
         return row
 
-    def _first_or_last(self, warm: float, room: Room, device: Device, last: int) -> int | None:
-        """The first in order that is near enough, open and has room here; `last` counts as worth `warm`."""
+    def _kept(self, at: int) -> tuple[int, float]:
+        """(the group that the place has loaded, else one whose scene its node has in its cache; its
+        advantage here); NO_ROW: none that may start."""
+        waiting, places = self._waiting, self._places
+        last = places.last_row(at)
+        if last != NO_ROW and self._may_keep(last):
+            return last, advantage_at(waiting, places, self._times, last, at)
+        for step_id in places.cached.steps(places[at].node_id):
+            for row in waiting.rows_of_step(step_id):
+                if self._may_keep(row):
+                    worth = advantage_at(waiting, places, self._times, row, at)
+                    if worth >= float(waiting.advantage[self._model, row]) + _LEAST_SAVED:
+                        return row, worth
+        return NO_ROW, NOTHING
+
+    def _may_keep(self, row: int) -> bool:
+        waiting = self._waiting
+        if not waiting.is_open(row) or waiting.barred[self._kind][row] != 0.0:
+            return False
+        ranks = self._places.kinds.pool_ranks[self._kind]
+        return ranks is None or bool(ranks[waiting.demand[row]] <= self._rank)
+
+    def _first_or_kept(self, worth: float, room: Room, device: Device, kept: int) -> int | None:
+        """The first in order that is near enough, open and has room here; `kept` counts as worth `worth`."""
         waiting = self._waiting
         slack = math.log(waiting.weights.window)
-        least = max(self.most, warm) + slack
+        least = max(self.most, worth) + slack
         best = self._first(least, room, device)
-        if warm == NOTHING or warm < least or last == best or not waiting.can_start(last, room, device):
+        if worth == NOTHING or worth < least or kept == best or not waiting.can_start(kept, room, device):
             return best
-        return last if best is None or waiting.is_kept(last, best) else best
+        return kept if best is None or waiting.is_kept(kept, best) else best
 
     def _first(self, least: float, room: Room, device: Device) -> int | None:
         waiting, scores = self._waiting, self._scores
@@ -219,12 +242,11 @@ class Window:
             self._hopeless = tail.state(now), float(self._places.factor[at])
         return None
 
-    def _is_hopeless(self, at: int, last: int, now: float, tail: Tail) -> bool:
-        """Whether nothing was worth it on a place of this kind that is no slower; a warm scene may be."""
-        if self._hopeless is None or self._hopeless[0] != tail.state(now):
+    def _is_hopeless(self, at: int, kept: int, now: float, tail: Tail) -> bool:
+        """Whether nothing was worth it on a place of this kind that is no slower; what it keeps may be."""
+        if kept != NO_ROW or self._hopeless is None or self._hopeless[0] != tail.state(now):
             return False
-        is_cold = last == NO_ROW or not self._waiting.is_open(last)
-        return is_cold and float(self._places.factor[at]) >= self._hopeless[1]
+        return float(self._places.factor[at]) >= self._hopeless[1]
 
     def runner_up(self, row: int) -> int | None:
         """The best match of the other near-equals."""

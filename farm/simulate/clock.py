@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from farm.flow.guard import Verdict
+from farm.flow.predict import Load
 from farm.simulate.world import World
 
 
@@ -28,7 +30,7 @@ class SimRun:
     model: int
     begin: float
     load_s: float
-    is_warm: bool
+    loaded: Load
     is_alive: bool = True
     is_copied: bool = False
     """It was found late: a second copy was asked for."""
@@ -96,6 +98,8 @@ class Simulation:
         self.up = np.ones(nodes, bool)
         self.runs: list[SimRun | None] = [None] * nodes
         self.last_job = np.full(nodes, -1)
+        self._cached: list[deque[int]] = [deque(maxlen=world.scenario.cached_scenes) for _ in world.nodes]
+        """By node: the jobs whose files it has in its cache."""
         self._next = np.zeros(jobs, int)
         self._again: list[list[int]] = [[] for _ in range(jobs)]
         self.waiting = np.zeros(jobs, int)
@@ -189,8 +193,12 @@ class Simulation:
         attempt = min(int(self._tries[frame]), world.noise.shape[1] - 1)
         self._tries[frame] += 1
         self._copies[frame] += 1
-        is_warm = self.last_job[node] == job
-        load_s = min(1.0, float(world.load_s[job])) if is_warm else float(world.load_s[job])
+        loaded = self._read(node, job)
+        load_s = float(world.load_s[job])
+        if loaded is Load.WARM:
+            load_s = min(1.0, load_s)
+        elif loaded is Load.CACHED:
+            load_s *= world.scenario.cached_load
         work_s = float(
             world.content[frame]
             * world.seconds[job, model]
@@ -198,7 +206,7 @@ class Simulation:
             * world.noise[frame, attempt]
         )
         run = SimRun(
-            frame=frame, job=job, node=node, model=model, begin=self.now, load_s=load_s, is_warm=is_warm
+            frame=frame, job=job, node=node, model=model, begin=self.now, load_s=load_s, loaded=loaded
         )
         if world.hangs[frame, attempt]:
             self._push(self.now + world.scenario.timeout_s, "timed out", run)
@@ -206,11 +214,19 @@ class Simulation:
             self._push(world.runs_until(node, work_s + load_s, self.now), "ended", run)
         self.runs[node] = run
         self.running[job] += 1
-        self.last_job[node] = job
         if math.isnan(self.begun[frame]):
             self.begun[frame] = self.now
         self.totals.starts += 1
         self.totals.load_s += load_s
+
+    def _read(self, node: int, job: int) -> Load:
+        """How a node comes by a job's scene; it has read it then."""
+        was, self.last_job[node] = int(self.last_job[node]), job
+        is_cached = job in self._cached[node]
+        if is_cached:
+            self._cached[node].remove(job)
+        self._cached[node].append(job)
+        return Load.WARM if was == job else Load.CACHED if is_cached else Load.COLD
 
     def _stop(self, run: SimRun, *, is_useful: bool) -> None:
         took_s = self.now - run.begin
@@ -268,6 +284,7 @@ class Simulation:
             self.desk.ended(run, self.now, is_complete=False)
             self._push(self.now + self.world.scenario.silence_s, "noticed", run)
         self.last_job[node] = -1
+        self._cached[node].clear()
         self.desk.node_is(node, self.now, is_up=False)
 
     def _look(self) -> None:

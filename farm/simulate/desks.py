@@ -16,7 +16,7 @@ import numpy.typing as npt
 from farm.flow import guard, match
 from farm.flow.board import Board
 from farm.flow.guard import Verdict
-from farm.flow.predict import Run, RunTimeModel, RunTimes, model_key, rates_of
+from farm.flow.predict import LoadTimes, Run, RunTimeModel, RunTimes, model_key, rates_of
 from farm.flow.weights import Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.work import Profile, Tag
@@ -170,13 +170,15 @@ class Truth:
         self.median_s = world.seconds
         self.sd = np.full_like(world.seconds, world.scenario.content_sd)
         self._load = world.load_s
+        self._cached_load = world.scenario.cached_load
         self._factors = {node.id: float(f) for node, f in zip(world.nodes, world.node_factor, strict=True)}
 
     def refresh(self) -> None:
         return
 
-    def load_s(self, row: int) -> tuple[float, float]:
-        return float(self._load[row]), 1.0
+    def load_s(self, row: int) -> LoadTimes:
+        cold = float(self._load[row])
+        return LoadTimes(cold, 1.0, cold * self._cached_load)
 
     def node_factor(self, node: str) -> float:
         return self._factors[NodeId(node)]
@@ -235,7 +237,7 @@ class BoardDesk(Bare):
                     node=node_id,
                     runtime_s=now - run.begin,
                     load_s=run.load_s,
-                    is_warm=run.is_warm,
+                    loaded=run.loaded,
                     is_censored=not is_complete,
                     still_running=int(self.simulation.running[run.job]),
                 )
@@ -287,7 +289,7 @@ class BoardDesk(Bare):
         loads = np.array([times.load_s(int(row)) for row in rows])
         is_warm = self.simulation.last_job[list(idle)] == np.array([run.job for run in runs])[:, None]
         takes = times.median_s[np.ix_(rows, columns)] * factors[list(idle)]
-        takes = takes + np.where(is_warm, loads[:, 1:], loads[:, :1])
+        takes = takes + np.where(is_warm, loads[:, 1:2], loads[:, :1])
         jobs = np.array([run.job for run in runs])
         able = np.isfinite(world.seconds[jobs][:, world.node_model[list(idle)]])
         takes[~able] = np.inf

@@ -105,6 +105,10 @@ class Scenario:
     """Share of jobs without a tag."""
     load_s: tuple[float, float] = (5.0, 20.0)
     """Scene load when a device begins another job's frames; one second otherwise."""
+    cached_load: float = 1.0
+    """Of that, what is left where the node has the scene's files in its cache: 1, its disk is as fast."""
+    cached_scenes: int = 4
+    """A node's cache holds the files of so many scenes, those that it read last."""
     vram_gib: tuple[tuple[int, float], ...] = ((8, 0.62), (14, 0.2), (20, 0.13), (40, 0.05))
     hung: float = 0.0
     """Share of runs that hang for good."""

@@ -67,6 +67,7 @@ class Ended:
     step_id: StepId
     node_id: NodeId
     device_id: str
+    started_at: float
     runtime_s: float
     load_s: float
     is_complete: bool
@@ -80,11 +81,14 @@ _TEACHES = (str(Outcome.SUCCEEDED), str(Outcome.CANCELLED), str(Outcome.STALLED)
 def ended(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Ended]:
     """Those of `attempt_ids` that have ended, in that order, and teach: done, or stopped at work."""
     columns = (
-        _ATTEMPT.c.step_id, _ATTEMPT.c.node_id, _ATTEMPT.c.device_id, _ATTEMPT.c.runtime_s,
-        _ATTEMPT.c.load_s, _ATTEMPT.c.state, _ATTEMPT.c.vram_peak_mib,
+        _ATTEMPT.c.step_id, _ATTEMPT.c.node_id, _ATTEMPT.c.device_id, _ATTEMPT.c.started_at,
+        _ATTEMPT.c.runtime_s, _ATTEMPT.c.load_s, _ATTEMPT.c.state, _ATTEMPT.c.vram_peak_mib,
     )  # fmt: skip
     query = sa.select(*columns).where(
-        _ATTEMPT.c.id.in_(list(attempt_ids)), _ATTEMPT.c.outcome.in_(_TEACHES), _ATTEMPT.c.runtime_s > 0
+        _ATTEMPT.c.id.in_(list(attempt_ids)),
+        _ATTEMPT.c.outcome.in_(_TEACHES),
+        _ATTEMPT.c.runtime_s > 0,
+        _ATTEMPT.c.started_at.is_not(None),
     )
     query = query.order_by(_ATTEMPT.c.finished_at)
     return [
@@ -92,6 +96,7 @@ def ended(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> list[Ended]:
             step_id=StepId(row["step_id"]),
             node_id=NodeId(row["node_id"]),
             device_id=row["device_id"],
+            started_at=row["started_at"],
             runtime_s=row["runtime_s"],
             load_s=min(row["load_s"] or 0.0, row["runtime_s"]),
             is_complete=row["state"] == AttemptState.SUCCEEDED,

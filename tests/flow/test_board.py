@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from farm.flow.board import Board
 from farm.flow.match import LIMIT_PREFIX, Assignment, Group, fits
-from farm.flow.predict import Run, RunTimeModel, UseState, model_key, rates_of
+from farm.flow.predict import Load, Run, RunTimeModel, UseState, model_key, rates_of
 from farm.flow.scores import excess
 from farm.flow.waiting import group_key
 from farm.flow.weights import Order, PriorityMode, Weights
@@ -195,7 +195,7 @@ def test_no_device_waits_for_a_better_one_that_cannot_take_the_task(
 def test_a_device_goes_on_with_the_scene_that_it_has_loaded() -> None:
     groups = [group(1, ready=5), group(2, ready=5, submitted_at=0.0)]
     loads = [replace(run, load_s=60.0, runtime_s=70.0) for s in (1, 2) for run in known(s, 10)]
-    loads += [replace(run, is_warm=True, load_s=0.0) for s in (1, 2) for run in known(s, 10)]
+    loads += [replace(run, loaded=Load.WARM, load_s=0.0) for s in (1, 2) for run in known(s, 10)]
     made = board([node("f")], groups, runs=loads, weights=replace(EVERYTHING, order=Order.SUBMITTED))
     assert where(made.round(0.0, 1)) == {2: ["f"]}
     made.ended(NodeId("f"), "gpu", GPU, StepId(2), JobId(2))
@@ -206,7 +206,7 @@ def test_a_device_goes_on_with_the_scene_that_it_has_loaded() -> None:
 def loading(step: int, seconds: float, load_s: float) -> list[Run]:
     """Runs that teach how long the step's tasks take, and its scene to load."""
     cold = [replace(run, load_s=load_s, runtime_s=seconds + load_s) for run in known(step, seconds)]
-    return cold + [replace(run, is_warm=True, load_s=0.0) for run in known(step, seconds)]
+    return cold + [replace(run, loaded=Load.WARM, load_s=0.0) for run in known(step, seconds)]
 
 
 @pytest.mark.parametrize(("left", "chosen"), [(9, 1), (1, 2)])

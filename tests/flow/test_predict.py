@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from farm.flow.predict import Estimate, FarmState, Rates, Run, RunTimeModel, StepState
+from farm.flow.predict import Estimate, FarmState, Load, Rates, Run, RunTimeModel, StepState
 from farm.flow.shares import share_weights
 from farm.model.work import Profile, Tag
 
@@ -131,12 +131,42 @@ def test_loading_is_kept_apart_from_rendering() -> None:
     made.add_step("s", COMPUTE)
     for _ in range(5):
         made.observe(run(50, load_s=20.0))
-        made.observe(run(31, load_s=1.0, is_warm=True))
-    cold, warm = made.estimate("s", "fast"), made.estimate("s", "fast", is_warm=True)
+        made.observe(run(31, load_s=1.0, loaded=Load.WARM))
+    cold, warm = made.estimate("s", "fast"), made.estimate("s", "fast", loaded=Load.WARM)
     assert cold.load_s == pytest.approx(20)
     assert warm.load_s == pytest.approx(1)
     assert cold.median_s - warm.median_s == pytest.approx(19)
     assert warm.median_s == pytest.approx(31, rel=0.05)
+
+
+@pytest.mark.parametrize("load_s", [2.0, 20.0, 90.0])
+def test_a_cache_helps_a_scene_once_it_was_seen_to(load_s: float) -> None:
+    made = model()
+    made.add_step("usual", COMPUTE)
+    made.observe(run(40, load_s=20.0, step="usual"))
+    row = made.add_step("s", COMPUTE)
+    for _ in range(9):
+        made.observe(run(40 + load_s, load_s=load_s, step="s"))
+    cold, warm, cached = made.load_s(row)
+    assert warm == cached == cold
+    made.observe(run(40 + load_s, load_s=load_s, step="s", loaded=Load.CACHED))
+    assert made.load_s(row).cached > 0.6 * cold
+    for _ in range(9):
+        made.observe(run(40, load_s=load_s / 10, step="s", loaded=Load.CACHED))
+    cold, warm, cached = made.load_s(row)
+    assert cached < 0.3 * cold
+    # What a device has just run is in its node's cache as well.
+    assert warm == cached < cold
+
+
+def test_what_an_older_version_has_learnt_of_loading_is_taken_up() -> None:
+    made = model()
+    made.add_step("s", COMPUTE)
+    made.observe(run(50, load_s=20.0))
+    steps, _ = made.take_changes()
+    old = replace(steps["s"], load_s=steps["s"].load_s[:2], load_runs=steps["s"].load_runs[:2])
+    restored = RunTimeModel.restored(made.farm_state(), {"s": old})
+    assert restored.load_s(0) == made.load_s(0)
 
 
 def test_a_run_that_was_stopped_teaches_that_it_takes_longer() -> None:

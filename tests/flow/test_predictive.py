@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from farm.flow.match import Assignment, Group
-from farm.flow.predict import Run
+from farm.flow.predict import Load, Run
 from farm.flow.predictive import Predictive
 from farm.flow.weights import Order, Period, Weights
 from farm.model.ids import JobId, NodeId, StepId
@@ -123,8 +123,22 @@ def test_the_weights_of_the_hour_hold() -> None:
 def test_a_run_is_warm_after_one_of_its_own_step_on_the_device() -> None:
     policy = Predictive()
     ran = [(1, "gpu0"), (1, "gpu1"), (1, "gpu0"), (2, "gpu0"), (1, "gpu0"), (1, "gpu1")]
-    warm = [policy.is_warm(NodeId("a"), device, StepId(step)) for step, device in ran]
-    assert warm == [False, False, True, False, False, True]
+    found = [
+        policy.loaded(NodeId("a"), device, StepId(step), began_at=10.0 * at, load_s=5.0)
+        for at, (step, device) in enumerate(ran)
+    ]
+    assert found == [Load.COLD, Load.CACHED, Load.WARM, Load.COLD, Load.CACHED, Load.WARM]
+
+
+def test_runs_that_read_a_scene_side_by_side_are_all_cold() -> None:
+    policy = Predictive()
+    found = [
+        policy.loaded(NodeId("a"), f"gpu{at}", StepId(1), began_at=0.5 * at, load_s=20.0) for at in range(4)
+    ]
+    assert found == [Load.COLD] * 4
+    later = policy.loaded(NodeId("a"), "gpu9", StepId(1), began_at=60.0, load_s=2.0)
+    elsewhere = policy.loaded(NodeId("b"), "gpu0", StepId(1), began_at=60.0, load_s=20.0)
+    assert (later, elsewhere) == (Load.CACHED, Load.COLD)
 
 
 def test_what_is_learnt_knows_how_many_of_the_step_run_still() -> None:
@@ -148,7 +162,7 @@ def slow_and_fast(load_s: float = 0.0) -> Predictive:
         for is_warm in (True, False):
             load = load_s if step == 1 and not is_warm else 0.0
             run = Run(step=str(step), model=model, node="", runtime_s=seconds + load, load_s=load)
-            policy.learn([replace(run, is_warm=is_warm)])
+            policy.learn([replace(run, loaded=Load.WARM if is_warm else Load.COLD)])
     return policy
 
 

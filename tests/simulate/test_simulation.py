@@ -148,7 +148,7 @@ class SchedulerDesk(Bare):
             node=self.world.nodes[run.node].id,
             runtime_s=now - run.begin,
             load_s=run.load_s,
-            is_warm=run.is_warm,
+            loaded=run.loaded,
             is_censored=not is_complete,
         )
         self.taught.append(run_of)
