@@ -32,6 +32,7 @@ _NUMBER = r"-?\d+"
 _PIECE: Final = re.compile(
     rf"({_NUMBER})(?:-({_NUMBER})(?:([x:y])({_NUMBER}))?)?", re.ASCII
 )  # ASCII: other scripts' digits would be shown back changed
+_AT_START: Final = re.compile(_NUMBER, re.ASCII)
 _LOOSE_STEP: Final = re.compile(r"(?<=\d)\s*([x:y])\s*(?=-?\d)", re.ASCII)
 _LOOSE_DASH: Final = re.compile(r"(?<=\d)\s*-\s+(?=-?\d)", re.ASCII)
 """`1 - 10` and `1- 10` are a range; `1 -10` is two frames."""
@@ -104,16 +105,34 @@ def _number(text: str, piece: str) -> int:
 
 
 def _why(piece: str, whole: str) -> str:
+    """What is wrong with a piece that `_PIECE` does not match, read from the left."""
     if piece == "":
         return f"the frame range {_quoted(whole)} has a comma with nothing beside it; {_EXAMPLES}"
-    told = f"{_quoted(piece)} in the frame range cannot be read"
-    if re.search(r"\d\.\d", piece):
-        return f"{told}: frames are whole numbers; {_EXAMPLES}"
-    if re.fullmatch(r"-?[0-9]+-", piece):
-        return f"{told}: the last frame is missing; {_EXAMPLES}"
-    if re.search(r"[x:y]$", piece):
-        return f"{told}: the step is missing; {_EXAMPLES}"
-    return f"{told}; {_EXAMPLES}"
+    return f"{_quoted(piece)} in the frame range cannot be read: {_first_fault(piece)}; {_EXAMPLES}"
+
+
+def _first_fault(piece: str) -> str:
+    if re.search(r"[0-9]\.[0-9]", piece):
+        return "frames are whole numbers"
+    first = _AT_START.match(piece)
+    if first is None:
+        return f"{_quoted(re.split(r'(?<!^)-', piece)[0])} is no frame number"
+    rest = piece[first.end() :]
+    if rest[0] in "xy:":
+        return f"the last frame is missing before {_quoted(rest)}"
+    if rest[0] != "-":
+        return f"behind the first frame comes {_quoted(rest)}, where a range has - and the last frame"
+    last = _AT_START.match(rest[1:])
+    if last is None:
+        return (
+            f"the last frame is no number but {_quoted(rest[1:])}"
+            if rest[1:]
+            else "the last frame is missing"
+        )
+    tail = rest[1 + last.end() :]
+    if tail[0] not in "xy:":
+        return f"behind the last frame only a step such as x2 can come, not {_quoted(tail)}"
+    return f"the step is no number but {_quoted(tail[1:])}" if tail[1:] else "the step is missing"
 
 
 def _quoted(piece: str) -> str:

@@ -63,7 +63,16 @@ def test_a_colon_is_a_step_and_never_a_stagger() -> None:
     ("text", "quoted", "reason"),
     [
         ("1-", "'1-'", "the last frame is missing"),
-        ("1-5,abc,9", "'abc'", "cannot be read"),
+        ("4-x", "'4-x'", "the last frame is no number but 'x'"),
+        ("1-b", "'1-b'", "the last frame is no number but 'b'"),
+        ("1-x2", "'1-x2'", "the last frame is no number but 'x2'"),
+        ("4x2", "'4x2'", "the last frame is missing before 'x2'"),
+        ("a-b", "'a-b'", "'a' is no frame number"),
+        ("-", "'-'", "'-' is no frame number"),
+        ("1..5", "'1..5'", "behind the first frame comes '..5'"),
+        ("1-5-9", "'1-5-9'", "behind the last frame only a step such as x2 can come, not '-9'"),
+        ("1-10x2y3", "'1-10x2y3'", "the step is no number but '2y3'"),
+        ("1-5,abc,9", "'abc'", "'abc' is no frame number"),
         ("1.5", "'1.5'", "whole numbers"),
         ("1-3x0.5", "'1-3x0.5'", "whole numbers"),
         ("1-10x0", "'1-10x0'", "step 0"),
@@ -71,7 +80,7 @@ def test_a_colon_is_a_step_and_never_a_stagger() -> None:
         ("1-10x-2", "'1-10x-2'", "write 10-1x2"),
         ("1-10y-2", "'1-10y-2'", "1 or more"),
         ("1-10y1", "'1-10y1'", "leaves no frame"),
-        ("1:10", "'1:10'", "cannot be read"),
+        ("1:10", "'1:10'", "the last frame is missing before ':10'"),
         ("1,,5", "'1,,5'", "nothing beside it"),
         ("1-5,", "'1-5,'", "nothing beside it"),
         ("--1", "'--1'", "cannot be read"),
@@ -89,6 +98,15 @@ def test_what_is_no_range_is_refused_with_the_piece_and_the_reason(
     assert quoted in str(caught.value)
     assert reason in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+@given(st.text("019-xy:.,ab –٣", min_size=1))
+def test_any_text_gives_frames_or_one_clear_line(text: str) -> None:
+    try:
+        assert parse_frames(text)
+    except UserError as error:
+        assert len(str(error)) < 300
+        assert len(str(error).splitlines()) == 1
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\n"])
