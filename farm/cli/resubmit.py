@@ -11,6 +11,7 @@ from farm.cli.answers import read
 from farm.cli.bundle import absolute_paths, read_parameters, unknown_parameter
 from farm.cli.client import Client
 from farm.cli.naming import find_job
+from farm.cli.plugins import load_plugins
 from farm.cli.show import shown
 from farm.cli.submit import Made, Wish, chosen_settings
 from farm.cli.submit_command import check_way, send
@@ -19,6 +20,7 @@ from farm.errors import UserError
 from farm.flow.extend import with_frames
 from farm.flow.submit import plan_job
 from farm.model.frames import parse_frames
+from farm.model.plugin import Plugin
 from farm.model.work import JobSettings, Submission, Task
 
 _NOT_AGAIN: Final = frozenset({"is_paused", "depends_on"})
@@ -54,13 +56,24 @@ def resubmit(
     made = changed(submission, frames=frames, parameters=given, settings=chosen, name=wish.name)
     return send(
         lambda: client,
-        Made(submission=made, plugin=None),
+        Made(submission=made, plugin=_plugin_of(made) if is_pretend else None),
         is_pretend=is_pretend,
         is_waiting=is_waiting,
         is_quiet=is_quiet,
         is_json=is_json,
         key=key,
     )
+
+
+def _plugin_of(submission: Submission) -> Plugin | None:
+    """None where there is none, or where the job is not as the plugin that is installed here makes it."""
+    plugin = load_plugins()[0].get(submission.kind)
+    if plugin is not None:
+        try:
+            plugin.preview(submission)
+        except (LookupError, ValueError, UserError):
+            return None
+    return plugin
 
 
 def changed(

@@ -31,7 +31,7 @@ _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_S: Final = 365 * 86400.0
 _TIME: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)")
 _WHOLE: Final = re.compile(r"\{\{\s*(?:Raw)?Param\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
-_EXPRESSION: Final = re.compile(r"\{\{\s*([A-Za-z0-9_.]+)\s*\}\}")
+_EXPRESSION: Final = re.compile(r"\{\{\s*(.+?)\s*\}\}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Wish:
 class Made:
     submission: Submission
     plugin: Plugin | None
-    """None: an OpenJD template."""
+    """Who shows what it would run; None: an OpenJD template."""
     notes: tuple[str, ...] = ()
 
 
@@ -392,18 +392,19 @@ def _task_space(submission: Submission) -> TaskSpace:
 
 
 def _first_command(submission: Submission) -> tuple[str, ...]:
-    """Of the first step's first task; what only the node knows is left as it is written."""
+    """Of the first step's first task; `<...>` is what only the node can fill in."""
     space = _task_space(submission)
     name = space.steps[0]
     step = submission.template["steps"][0]
     task = space.parameters(name, space.indexes(name)[0]) if space.count(name) else {}
     files = (step.get("script") or {}).get("embeddedFiles") or ()
-    names = {f"Task.Param.{key}": text for key, (_, text) in task.items()}
-    names |= {f"Task.File.{item['name']}": item.get("filename") or item["name"] for item in files}
+    names = {"Session.WorkingDirectory": "."}
+    names |= {f"Task.Param.{key}": text for key, (_, text) in task.items()}
+    names |= {f"Task.File.{file['name']}": file.get("filename") or file["name"] for file in files}
 
     def resolve(text: str) -> str:
         filled = _WHOLE.sub(lambda match: _value(submission, match), text)
-        return _EXPRESSION.sub(lambda match: names.get(match.group(1), match.group(0)), filled)
+        return _EXPRESSION.sub(lambda match: names.get(match.group(1), f"<{match.group(1)}>"), filled)
 
     action = ((step.get("script") or {}).get("actions") or {}).get("onRun")
     if action is None:  # written with FEATURE_BUNDLE_1's sugar

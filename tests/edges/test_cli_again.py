@@ -11,7 +11,9 @@ from farm.control.views import ChangedView
 from farm.model.ids import JobId
 from farm.model.work import Counts, JobSettings
 from tests.edges.cli_farm import Cli, FakeFarm, a_job, a_task, a_view, page
+from tests.edges.test_cli_submit import TEMPLATE
 from tests.flow.test_extend import a_job as a_submission
+from tests.plugins.test_blendfile import blend
 
 
 @pytest.fixture
@@ -76,6 +78,41 @@ def test_a_wrong_change_submits_nothing(cli: Cli, again: FakeFarm, words: tuple[
 def test_pretend_shows_what_would_be_submitted(cli: Cli, again: FakeFarm) -> None:
     out = json.loads(cli.good("resubmit", "12", "--frames", "5", "--pretend", "--json"))
     assert out["frames"] == [5]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("shot.pov", "--frames", "1-4", "--", "+W64"),
+        ("shot.blend", "--frames", "1-4"),
+        ("--frames", "1-4", "--output", "f_##.png", "--", "make", "{frame}", "{output}"),
+        ("template.yaml", "-p", "Frames=1-4"),
+    ],
+    ids=("povray", "blender", "command", "template"),
+)
+def test_pretend_shows_the_command_as_at_first_and_nothing_of_the_template(
+    cli: Cli, farm: FakeFarm, words: tuple[str, ...]
+) -> None:
+    (cli.folder / "shot.pov").write_text("sphere { 0, 1 }")
+    (cli.folder / "shot.blend").write_bytes(blend())
+    (cli.folder / "template.yaml").write_text(
+        TEMPLATE.replace("dataFlow: IN", "dataFlow: IN, default: shot.pov")
+    )
+    farm.answer("POST", "/jobs", {"error": {"kind": "forbidden", "message": "only pretend"}}, status=403)
+    first = json.loads(cli.good("submit", "--pretend", "--json", *words))
+    farm.answer("GET", "/jobs/12", a_view())
+    farm.answer("GET", "/jobs/12/submission", first["submission"])
+    shown = json.loads(cli.good("resubmit", "12", "--pretend", "--json"))
+    assert shown["command"] == first["command"]
+    told = cli.good("resubmit", "12", "--pretend", "--frames", "3-4")
+    assert "{{" not in told + " ".join(first["command"])
+
+
+def test_a_job_that_is_not_as_its_plugin_makes_it_is_shown_as_a_template(cli: Cli, farm: FakeFarm) -> None:
+    farm.answer("GET", "/jobs/12", a_view())
+    farm.answer("GET", "/jobs/12/submission", asdict(a_submission(kind="povray")))
+    farm.answer("POST", "/jobs", {"error": {"kind": "forbidden", "message": "only pretend"}}, status=403)
+    assert "{{" not in cli.good("resubmit", "12", "--pretend")
 
 
 def test_project_and_stall_policy_are_changed(cli: Cli, farm: FakeFarm) -> None:
