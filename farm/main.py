@@ -224,14 +224,10 @@ def blender_shim(directory: Path) -> Path | None:
 
 
 def _start_hooks(engine: Engine, settings: Settings, stop: threading.Event) -> threading.Thread:
-    """A thread that calls the farm's hooks until `stop`; it ends at once where there are none."""
+    """A thread that calls the farm's hooks until `stop`; it ends soon where there are none."""
     from farm.control.hooks import HookCaller
 
-    def run() -> None:
-        if settings.hooks or settings.scale:
-            HookCaller(engine, settings).run(stop)
-
-    thread = threading.Thread(target=run, name="hooks")
+    thread = threading.Thread(target=HookCaller(engine, settings).run, args=(stop,), name="hooks")
     thread.start()
     return thread
 

@@ -61,10 +61,15 @@ class HookCaller:
         self._scaler = Scaler(engine, settings.scale, clock=clock)
         self._clock = clock
         self._trouble = Trouble()
+        self._has_begun = False
 
     def run(self, stop: threading.Event) -> None:
+        """Until `stop`; where there is nothing to call, until that is noted."""
         while not stop.is_set():
             try:
+                self.begin()
+                if not self._hooks and not self._settings.scale:
+                    return
                 self.round()
                 self.scale()
                 if (lasted_s := self._trouble.lasted_s(self._clock())) is not None:
@@ -73,6 +78,13 @@ class HookCaller:
                 if self._trouble.is_news(str(error), self._clock()):
                     _LOG.warning("hooks wait: %s", clean(str(error), one_line=True))
             stop.wait(_LOOK_S)
+
+    def begin(self) -> None:
+        """Once: forget which hooks there were, but for those there are."""
+        if not self._has_begun:
+            with writing(self._engine) as db:
+                hooks.forget_others(db, self._hooks)
+            self._has_begun = True
 
     def round(self) -> int:
         """Owe what is new and make the calls that are due; returns how many were made."""

@@ -422,7 +422,7 @@ class AuditRow(SQLModel, table=True):
 
 
 class HookCursorRow(SQLModel, table=True):
-    """How far events have been looked at for hooks."""
+    """How far events have been looked at for hooks, and from which on each hook is told of all jobs."""
 
     __tablename__: ClassVar[Any] = "hook_cursor"
 

@@ -20,10 +20,11 @@ from farm.model.ids import JobId
 from farm.settings import Settings
 from farm.store import events, hooks, steering
 from farm.store.engine import db_now, open_engine, reading, writing
-from farm.store.tables import HookCallRow
+from farm.store.tables import EventRow, HookCallRow
 from tests.contract.stored_farm import submit
 
 _CALL = HookCallRow.__table__  # type: ignore[attr-defined]
+_EVENT = EventRow.__table__  # type: ignore[attr-defined]
 TOLD = {"id": 1, "event": "done", "job": {"name": "shot $(touch x)"}}
 
 
@@ -122,6 +123,59 @@ def test_a_call_that_fails_is_tried_again_with_the_same_number_and_then_given_up
         found = [e for e in events.read(db, job_id=job_id) if e.kind is EventKind.HOOK_FAILED]
     assert len(found) == 1
     assert "127.0.0.1 answered HTTP 500" in found[0].text
+
+
+EVERY = {"all": Hook(command=("/bin/true",), every_job=True)}
+
+
+def test_a_new_hook_of_every_job_is_called_for_what_happens_from_now_on(
+    engine: sa.Engine, tmp_path: Path
+) -> None:
+    end(engine, submit(engine))
+    end(engine, submit(engine, hooks=("all",)))  # asked for: it was there already, elsewhere
+    call = caller(engine, tmp_path, hooks=EVERY)
+    call.begin()
+    assert [call.round(), call.round()] == [1, 0]
+    end(engine, submit(engine))
+    assert [call.round(), call.round()] == [1, 0]
+
+
+@pytest.mark.parametrize("away_s", [5.0, 5 * 3600.0])
+def test_what_happens_while_no_scheduler_runs_is_called_for_afterwards(
+    engine: sa.Engine, tmp_path: Path, away_s: float
+) -> None:
+    before = caller(engine, tmp_path, hooks=EVERY)
+    before.begin()
+    assert before.round() == 0
+    end(engine, submit(engine))
+    with writing(engine) as db:
+        db.execute(sa.update(_EVENT).values(at=_EVENT.c.at - away_s))
+    after = caller(engine, tmp_path, hooks=EVERY)
+    after.begin()
+    assert [after.round(), after.round()] == [1, 0]
+
+
+def test_a_hook_that_comes_back_is_told_nothing_of_the_time_between(
+    engine: sa.Engine, tmp_path: Path
+) -> None:
+    caller(engine, tmp_path, hooks=EVERY).round()
+    caller(engine, tmp_path).run(threading.Event())  # ends by itself: there is nothing to call
+    end(engine, submit(engine))
+    again = caller(engine, tmp_path, hooks=EVERY)
+    again.begin()
+    assert again.round() == 0
+    end(engine, submit(engine))
+    assert again.round() == 1
+
+
+def test_another_scheduler_without_the_hook_takes_nothing_away(engine: sa.Engine, tmp_path: Path) -> None:
+    ours = caller(engine, tmp_path, hooks=EVERY)
+    ours.round()
+    other = caller(engine, tmp_path, hooks={"other": EVERY["all"]})
+    other.begin()
+    ours.round()
+    end(engine, submit(engine))
+    assert ours.round() == 1
 
 
 def test_a_call_whose_process_died_is_taken_again(engine: sa.Engine) -> None:
