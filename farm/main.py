@@ -167,7 +167,11 @@ def run_worker(settings: Settings) -> int:
     """This node's agent, until a signal; returns its exit status."""
     from workers.main import run_worker as run
 
-    _check_shared_broker(settings)
+    if settings.is_embedded:
+        raise UserError(
+            "this machine has joined no farm: `farm invite` on the farm prints what to type here (`farm join`). "
+            "Without other machines, `farm up` is the whole farm, with a node"
+        )
     _begin_program()
     _collect_seldom()
     return run(settings)

@@ -85,7 +85,7 @@ def join(url: str, *, code: str | None, name: str | None, is_waiting: bool, is_j
     """The exit status: 1 when it is still pending. Raises UserError, Forbidden, Rejected, Unavailable."""
     settings = load_settings()
     url = full_url(url)
-    known = _joined(settings)
+    known = joined_farm(settings)
     earlier = known.get("node") if code is None and known.get("url") == url else None
     node_id = check_node_name(name or earlier or settings.node_name)
     config = config_to_write()
@@ -178,7 +178,8 @@ def _join_by_code(settings: Settings, url: str, node_id: str, code: str) -> str:
     return joined.token
 
 
-def _joined(settings: Settings) -> Mapping[str, str]:
+def joined_farm(settings: Settings) -> Mapping[str, str]:
+    """url, node and token of the farm that this machine is a node of; empty when it has joined none."""
     try:
         told = json.loads((settings.state_dir / NODE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
