@@ -169,7 +169,7 @@ def run_worker(settings: Settings) -> int:
 
     if settings.is_embedded:
         raise UserError(
-            "this machine has joined no farm: `farm invite` on the farm prints what to type here (`farm join`). "
+            "this machine has joined no farm yet: `farm invite` on the farm prints what to type here. "
             "Without other machines, `farm up` is the whole farm, with a node"
         )
     _begin_program()

@@ -481,6 +481,13 @@ HOOK_FIELDS: Final[Table[HookView]] = table(
             of=lambda hook: "every" if hook.every_job else "asking",
             help="for which jobs it is called",
         ),
+        Field(
+            name="failing",
+            kind=Kind.NUMBER,
+            of=lambda hook: hook.failing,
+            help="calls of the last day that did not go well yet",
+        ),
+        Field(name="error", kind=Kind.TEXT, of=lambda hook: hook.error, help="why the newest did not"),
     )
 )
 

@@ -279,6 +279,10 @@ class HookView:
     on: tuple[HookEvent, ...]
     every_job: bool
     """It is called for jobs that did not ask, too."""
+    failing: int = 0
+    """Calls of the last day that did not go well yet: they are tried again, or were given up."""
+    error: str = ""
+    """Why the newest of them did not; empty for who is no admin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -380,7 +380,14 @@ WHY = WhyView(
     )
 )
 LOG = LogView(chunks=(LogPiece(sequence=0, text="Parsing... 3 s\n"),), is_ended=False)
-HOOK = HookView(name="chat", kind="webhook", on=(HookEvent.FAILED, HookEvent.STALLED), every_job=False)
+HOOK = HookView(
+    name="chat",
+    kind="webhook",
+    on=(HookEvent.FAILED, HookEvent.STALLED),
+    every_job=False,
+    failing=2,
+    error="chat.example answered HTTP 500",
+)
 FOUND_LINE = FoundLine(
     task_id=TaskId(4_711),
     step="Render",

@@ -54,6 +54,6 @@ def read_recording(
 
 
 @router.get("/hooks", summary="List hooks", responses=answers(examples.page(examples.HOOK)))
-def list_hooks(desk: TheDesk) -> Page[HookView]:
-    """What jobs may ask for in `settings.hooks`. `next` is always null."""
-    return desk.overview.list_hooks()
+def list_hooks(desk: TheDesk, caller: TheCaller) -> Page[HookView]:
+    """What jobs may ask for in `settings.hooks`; to admins also why calls fail. `next` is always null."""
+    return desk.overview.list_hooks(caller)
