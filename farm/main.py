@@ -167,11 +167,7 @@ def run_worker(settings: Settings) -> int:
     """This node's agent, until a signal; returns its exit status."""
     from workers.main import run_worker as run
 
-    if settings.is_embedded:
-        raise UserError(
-            "this machine has joined no farm yet: `farm invite` on the farm prints what to type here. "
-            "Without other machines, `farm up` is the whole farm, with a node"
-        )
+    _check_shared_broker(settings)
     _begin_program()
     _collect_seldom()
     return run(settings)

@@ -17,8 +17,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from farm.errors import UserError
 from farm.flow.hooks import check_hook
@@ -46,10 +45,10 @@ def _node_name() -> str:
     return socket.gethostname().split(".")[0].lower() or "node"
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Every key has a default that suits one workstation; `docs/operating.md` says what each does."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="FARM_")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     # where things are
     state_dir: Path = Field(default_factory=_state_dir)
@@ -66,16 +65,16 @@ class Settings(BaseSettings):
     api_tls_key: Path | None = None
     api_insecure: bool = False
     """Allow another address than loopback without TLS."""
-    api_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    api_allowed_hosts: tuple[str, ...] = ()
     """Further `Host` headers to answer, such as the server's DNS name."""
     max_body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
     max_tasks_per_job: int = Field(default=1_000_000, ge=1)
-    queue_environments: Annotated[tuple[Path, ...], NoDecode] = ()
+    queue_environments: tuple[Path, ...] = ()
     """Open Job Description environment templates, entered around the sessions of every job."""
 
     # hooks
     hooks: dict[str, Hook] = {}
-    hook_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    hook_hosts: tuple[str, ...] = ()
     """Hosts that webhooks may reach at private addresses, and without TLS."""
     mail_server: str = ""
     """HOST or HOST:PORT that takes mail without a password."""
@@ -150,7 +149,7 @@ class Settings(BaseSettings):
 
     # this node
     node_name: str = Field(default_factory=_node_name, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
-    pools: Annotated[tuple[str, ...], NoDecode] = ("default",)
+    pools: tuple[str, ...] = ("default",)
     slots: int | None = Field(default=None, ge=1, le=1024)
     """Attempts at once on the CPU; None: one for every two cores."""
     gpu_slots: int = Field(default=1, ge=1, le=64)
@@ -165,9 +164,9 @@ class Settings(BaseSettings):
     kill_grace_s: float = Field(default=2.0, ge=0)
     drain_grace_s: float = Field(default=300.0, ge=0)
     """How long a stopping agent lets running attempts finish."""
-    allowed_roots: Annotated[tuple[Path, ...], NoDecode] = ()
+    allowed_roots: tuple[Path, ...] = ()
     """Outputs must lie below one of these; empty: anywhere the agent's user may write."""
-    renderer_environment: Annotated[tuple[str, ...], NoDecode] = ()
+    renderer_environment: tuple[str, ...] = ()
     """Further environment variables that renderers may see."""
     attributes: dict[str, tuple[str, ...]] = {}
     """OpenJD attributes of this node beyond the standard ones."""
@@ -224,18 +223,6 @@ class Settings(BaseSettings):
                 f"({self.lease_s:g} s), so that a node ends an attempt before the farm gives it to another"
             )
         return self
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # `load_settings` has merged file and environment already, so that it can name the source of an error.
-        return (init_settings,)
 
     @property
     def database(self) -> str:

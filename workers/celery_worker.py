@@ -37,7 +37,6 @@ _KombuConsumer: Any = messaging.Consumer
 _LOOK_S = 0.2
 _RESTART_S = 1.0
 _RECONNECT_S = 3.0
-_REMOVED = "; was this node removed from the farm? `farm invite` there prints how to join again"
 """Left to itself, Celery tries less and less often, in the end every 30 s."""
 _POOL_THREADS = 1
 """Idle: the one handler runs in the loop, see `_at_once`."""
@@ -137,10 +136,9 @@ class CeleryWorker:
     def _say_refusal(self) -> None:
         if self._trouble.is_news(self._refusal, time.monotonic()):
             _LOG.error(
-                "the broker refuses this node's queues, asking again every %.0f s: %s%s",
+                "the broker refuses this node's queues, asking again every %.0f s: %s",
                 _RECONNECT_S,
                 self._refusal,
-                _REMOVED if "Login was refused" in self._refusal else "",
             )
 
     def _say_unreachable(self, error: Exception, _interval_s: float) -> None:

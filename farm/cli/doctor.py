@@ -15,13 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from amqp.exceptions import AccessRefused
-
 from farm.cli import show
 from farm.cli.answers import read
 from farm.cli.client import CLIENT_FILE, connect
 from farm.cli.config import hide_password
-from farm.cli.joining import joined_farm
 from farm.cli.plugins import COMMAND, load_plugins
 from farm.control.views import FarmView
 from farm.errors import FarmError, Forbidden, Unavailable, UserError
@@ -90,11 +87,10 @@ def examine(
     containment: Callable[[], str],
     gpus: Callable[[], GpusSeen] = lambda: GpusSeen(),
 ) -> Iterator[Finding]:
-    joined = "" if settings.is_embedded else joined_farm(settings).get("url", "")
     yield from check_state_dir(settings.state_dir)
-    yield from check_database(settings, joined=joined)
-    yield from check_broker(settings.broker_url, joined=joined)
-    yield from check_api(settings, joined=joined)
+    yield from check_database(settings)
+    yield from check_broker(settings.broker_url)
+    yield from check_api(settings)
     yield from check_renderers()
     yield from check_containment(containment)
     yield from check_gpus(gpus())
@@ -271,8 +267,7 @@ def check_containment(containment: Callable[[], str]) -> Iterator[Finding]:
 # --- the farm -----------------------------------------------------------------------------------------
 
 
-def check_database(settings: Settings, *, joined: str = "") -> Iterator[Finding]:
-    """joined: the address of the farm of which this machine is a node; so for the others."""
+def check_database(settings: Settings) -> Iterator[Finding]:
     import sqlalchemy as sa
 
     from farm.cli.database import sqlite_file
@@ -283,8 +278,6 @@ def check_database(settings: Settings, *, joined: str = "") -> Iterator[Finding]
     place = hide_password(settings.database)
     try:
         file = sqlite_file(settings.database)
-        if file is not None and not file.is_file() and joined:
-            return  # a node needs none
         if file is not None:
             yield from _check_sqlite()
             if not file.is_file():
@@ -319,8 +312,8 @@ def check_schema(found: str | None, needed: str) -> Finding:
         return Finding(
             check=check,
             level=Level.ERROR,
-            text=f"version {found}, this program needs {needed}" if found else "there are no tables yet",
-            advice="`farm db backup`, then `farm db upgrade`" if found else "`farm db upgrade` makes them",
+            text=f"version {found or 'none'}, this program needs {needed}",
+            advice="`farm db backup`, then `farm db upgrade`",
         )
     return Finding(
         check=check,
@@ -345,7 +338,7 @@ def _check_sqlite() -> Iterator[Finding]:
         yield Finding(check="SQLite", level=Level.OK, text=text)
 
 
-def check_broker(url: str, *, joined: str = "") -> Iterator[Finding]:
+def check_broker(url: str) -> Iterator[Finding]:
     check = "broker"
     if url.startswith("memory:"):
         yield Finding(check=check, level=Level.OK, text="embedded: one process, this machine alone")
@@ -354,22 +347,12 @@ def check_broker(url: str, *, joined: str = "") -> Iterator[Finding]:
     yield from check_account(url)
     try:
         properties = _broker_properties(url)
-    except AccessRefused as error:
-        yield Finding(
-            check=check,
-            level=Level.ERROR,
-            text=f"{place} does not take the user and the password: {error}",
-            advice=f"was this node removed from the farm? Join again: farm join {joined} --code CODE"
-            if joined
-            else "correct them in broker_url",
-        )
-        return
     except Exception as error:  # noqa: BLE001 - kombu raises what the transport and the URL's parser raise
         yield Finding(
             check=check,
             level=Level.ERROR,
             text=f"{place} does not answer: {type(error).__name__}: {error}",
-            advice="start RabbitMQ, or correct broker_url",
+            advice="start RabbitMQ, or correct broker_url, its user and its password",
         )
         return
     product, version = str(properties.get("product", "?")), str(properties.get("version", "?"))
@@ -448,16 +431,8 @@ def check_rabbitmq(product: str, version: str) -> Finding:
     return Finding(check=check, level=Level.OK, text=text)
 
 
-def check_api(settings: Settings, *, joined: str = "") -> Iterator[Finding]:
+def check_api(settings: Settings) -> Iterator[Finding]:
     check = "server"
-    if joined and not (settings.api_url or (settings.state_dir / CLIENT_FILE).exists()):
-        yield Finding(
-            check=check,
-            level=Level.NOTE,
-            text=f"this machine is a node of {joined}; as a node it asks the broker alone",
-            advice="to submit from here as well, set api_url and api_token (`farm token create`)",
-        )
-        return
     client = connect(settings, patience_s=0.0)
     try:
         asked = time.time()

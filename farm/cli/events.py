@@ -57,20 +57,13 @@ def hooks(client: Connected, wanted: Wanted) -> None:
     empty = (
         "no such hooks" if wanted.is_filtered else "this farm has no hooks: its setting `hooks` defines them"
     )
-    columns = [
-        Column("Hook", shrinks=True),
-        Column("Kind"),
-        Column("When a job"),
-        Column("Of"),
-        Column("Calls that fail", shrinks=True),
-    ]
+    columns = [Column("Hook", shrinks=True), Column("Kind"), Column("When a job"), Column("Of")]
     listing.put(listing.matching(client().items("/hooks")), columns, _hook_row, empty=empty)
 
 
 def _hook_row(hook: HookView) -> list[Any]:
     of = "every job" if hook.every_job else "jobs that ask for it"
-    failing = ": ".join(filter(None, (str(hook.failing or ""), hook.error)))
-    return [cell(hook.name), cell(hook.kind), cell(", ".join(hook.on)), of, cell(failing)]
+    return [cell(hook.name), cell(hook.kind), cell(", ".join(hook.on)), of]
 
 
 def _event(event: Event, item: Any, *, is_json: bool, is_quiet: bool) -> None:

@@ -14,7 +14,6 @@ from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected, check_states, find_job, label
 from farm.cli.show import Column, cell, words
 from farm.cli.stalled import costs_told
-from farm.control.detail_fields import STEP_FIELDS
 from farm.control.fields import job_fields
 from farm.control.views import JobView, WhyView
 from farm.model.attempts import JobUsage
@@ -96,6 +95,8 @@ def _left(view: JobView) -> tuple[float, float] | None:
 
 
 def job(client: Connected, text: str, wanted: Wanted) -> None:
+    from farm.control.detail_fields import STEP_FIELDS
+
     listing = Listing(Step, STEP_FIELDS, "steps", wanted)
     connected = client()
     view, answer = find_job(connected, text)

@@ -20,7 +20,8 @@ from farm.cli.lan import lan_address
 from farm.cli.naming import find_node
 from farm.cli.show import shown
 from farm.cli.submit import seconds
-from farm.control.views import AccountView, InviteRequest, InviteView, JoinRequest, JoinView
+from farm.control.access_views import AccountView, InviteView, JoinView
+from farm.control.requests import InviteRequest, JoinRequest
 from farm.errors import Forbidden, UserError
 from farm.flow.joining import check_node_name, read_code
 from farm.settings import (
@@ -85,7 +86,7 @@ def join(url: str, *, code: str | None, name: str | None, is_waiting: bool, is_j
     """The exit status: 1 when it is still pending. Raises UserError, Forbidden, Rejected, Unavailable."""
     settings = load_settings()
     url = full_url(url)
-    known = joined_farm(settings)
+    known = _joined(settings)
     earlier = known.get("node") if code is None and known.get("url") == url else None
     node_id = check_node_name(name or earlier or settings.node_name)
     config = config_to_write()
@@ -178,8 +179,7 @@ def _join_by_code(settings: Settings, url: str, node_id: str, code: str) -> str:
     return joined.token
 
 
-def joined_farm(settings: Settings) -> Mapping[str, str]:
-    """url, node and token of the farm that this machine is a node of; empty when it has joined none."""
+def _joined(settings: Settings) -> Mapping[str, str]:
     try:
         told = json.loads((settings.state_dir / NODE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -6,8 +6,6 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-import psutil
-
 from farm.errors import Unavailable, UserError
 from farm.settings import Settings, load_settings
 from farm.text import duration
@@ -28,18 +26,6 @@ def lan_address() -> str:
     if address.startswith("127."):
         raise UserError("this machine has no address but its own: --lan is of no use")
     return address
-
-
-def further_addresses(address: str) -> list[str]:
-    """IPv4 addresses of this machine in other networks that are up."""
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    found = [
-        given.address
-        for name, addresses in psutil.net_if_addrs().items()
-        for given in addresses
-        if name in up and given.family == socket.AF_INET
-    ]
-    return [one for one in dict.fromkeys(found) if one != address and not one.startswith("127.")]
 
 
 def lan_settings(address: str) -> Settings:
@@ -75,15 +61,11 @@ def own_code(settings: Settings) -> str | None:
         engine.dispose()
 
 
-def what_to_type(
-    settings: Settings, address: str, code: str | None, further: Sequence[str] = ()
-) -> Sequence[str]:
-    """Lines for people on other machines. `further`: addresses of this one in other networks."""
+def what_to_type(settings: Settings, address: str, code: str | None) -> Sequence[str]:
+    """Lines for people on other machines."""
     scheme = "http" if settings.api_tls_certificate is None else "https"
     url = f"{scheme}://{address}:{settings.api_port}"
     lines = [f"the farm answers this network at {url}"]
-    if further:
-        lines.append(f"machines of other networks reach it at {', '.join(further)} instead")
     if scheme == "http":
         lines.append("without TLS, so on a network that you trust: set api_tls_certificate and api_tls_key")
     lines += [

@@ -12,7 +12,8 @@ from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected
 from farm.cli.show import Column, cell
 from farm.control.fields import LIMIT_FIELDS
-from farm.control.views import LimitRequest, LimitView
+from farm.control.requests import LimitRequest
+from farm.control.views import LimitView
 from farm.model.limits import LimitScope, check_limit_name
 from farm.text import plural
 

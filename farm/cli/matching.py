@@ -12,7 +12,7 @@ from farm.cli.show import Column, cell
 from farm.cli.stalled import costs_told
 from farm.control.detail_fields import STATS_FIELDS, TIME_FIELDS, StepTime
 from farm.control.fields import MODEL_FIELDS
-from farm.control.views import MatchingView, ModelWorth, PolicySpread, ProfileView, StepProfile
+from farm.control.matching_views import MatchingView, ModelWorth, PolicySpread, ProfileView, StepProfile
 from farm.flow.stats import Calibration, Spread, Within
 from farm.model.work import Profile
 from farm.text import duration, plural

@@ -10,7 +10,6 @@ from farm.cli.answers import read
 from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected, find_node
 from farm.cli.show import Column, cell, words
-from farm.control.detail_fields import DEVICE_FIELDS, DeviceSeen
 from farm.control.fields import NODE_FIELDS, node_notes
 from farm.model.machines import Device, DeviceKind, DeviceLoad, Node
 from farm.model.states import NodeState
@@ -57,6 +56,8 @@ def _node_row(node: Node) -> list[Any]:
 
 
 def node(client: Connected, name: str, wanted: Wanted) -> None:
+    from farm.control.detail_fields import DEVICE_FIELDS, DeviceSeen
+
     listing = Listing(DeviceSeen, DEVICE_FIELDS, "devices", wanted)
     answer = find_node(client(), name)
     node = read(Node, answer)

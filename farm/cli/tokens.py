@@ -11,8 +11,9 @@ from farm.cli.client import Client
 from farm.cli.listing import Listing, Wanted
 from farm.cli.naming import Connected
 from farm.cli.show import Column, cell
+from farm.control.access_views import NewTokenView, TokenView
 from farm.control.fields import TOKEN_FIELDS
-from farm.control.views import NewTokenView, TokenRequest, TokenView
+from farm.control.requests import TokenRequest
 from farm.errors import UserError
 
 

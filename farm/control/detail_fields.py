@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from farm.control.fields import FIELDS
-from farm.control.views import MatchingView, ModelTime
+from farm.control.matching_views import MatchingView, ModelTime
 from farm.flow.filters import Field, Kind, Table, Value, table
 from farm.flow.reconcile import Difference, Finding
 from farm.flow.stats import Spread, Within

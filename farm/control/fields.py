@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from farm.control.views import HookView, JobView, LimitView, ModelWorth, StalledView, TokenView
+from farm.control.views import HookView, JobView, LimitView, StalledView
 from farm.errors import UserError
 from farm.flow.filters import Field, Kind, Table, Value, table
 from farm.model.attempts import Attempt
@@ -22,6 +22,10 @@ from farm.model.machines import DeviceKind, Node
 from farm.model.stalls import StallKind
 from farm.model.states import ENDED_JOBS, AttemptState, JobState, NodeState, TaskState
 from farm.model.work import Tag, Task
+
+if TYPE_CHECKING:  # what few commands show costs the others nothing
+    from farm.control.access_views import TokenView
+    from farm.control.matching_views import ModelWorth
 
 _FRAMES_IN_LABEL: Final = re.compile(r"(?:^|\bFrames?=)(-?[0-9][-0-9,:]*)(?=$| )")
 
@@ -481,13 +485,6 @@ HOOK_FIELDS: Final[Table[HookView]] = table(
             of=lambda hook: "every" if hook.every_job else "asking",
             help="for which jobs it is called",
         ),
-        Field(
-            name="failing",
-            kind=Kind.NUMBER,
-            of=lambda hook: hook.failing,
-            help="calls of the last day that did not go well yet",
-        ),
-        Field(name="error", kind=Kind.TEXT, of=lambda hook: hook.error, help="why the newest did not"),
     )
 )
 

@@ -16,9 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from email.message import EmailMessage
-from email.utils import format_datetime, localtime, parseaddr
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -26,14 +24,13 @@ import httpx
 import sqlalchemy as sa
 
 from farm.control.scaling import Scaler
-from farm.control.spaces import Spaces
 from farm.errors import FarmError, Unavailable
-from farm.flow.hooks import Culprit, is_public, payload, retry_delay_s, subject
+from farm.flow.hooks import is_public, payload, retry_delay_s, subject
 from farm.flow.scaling import receiver
 from farm.model.events import EventKind
 from farm.model.hooks import Hook
 from farm.settings import HOOK_VARIABLES, Settings, inherited_environment
-from farm.store import events, hooks, jobs, tasks
+from farm.store import events, hooks, jobs
 from farm.store.engine import reading, writing
 from farm.text import clean, duration
 from farm.trouble import Trouble
@@ -61,7 +58,6 @@ class HookCaller:
         self._engine = engine
         self._settings = settings
         self._hooks = settings.hooks
-        self._spaces = Spaces(engine)
         self._scaler = Scaler(engine, settings.scale, clock=clock)
         self._clock = clock
         self._trouble = Trouble()
@@ -91,18 +87,12 @@ class HookCaller:
             self._has_begun = True
 
     def round(self) -> int:
-        """Owe what is new and make the calls that are due; returns how many were made.
-
-        They are made beside each other: one that takes its time holds none of the others up, nor lets their
-        time run out, after which another process would make them too.
-        """
+        """Owe what is new and make the calls that are due; returns how many were made."""
         with writing(self._engine) as db:
             hooks.gather(db, self._hooks)
             taken = hooks.take(db)
-        if taken:
-            with ThreadPoolExecutor(len(taken), thread_name_prefix="hook") as callers:
-                for made in [callers.submit(self._make, call) for call in taken]:
-                    made.result()
+        for call in taken:
+            self._make(call)
         return len(taken)
 
     def scale(self) -> int:
@@ -129,8 +119,7 @@ class HookCaller:
                 raise HookError("the farm has no such hook any more")
             with reading(self._engine) as db:
                 job = jobs.read_job(db, call.job_id)
-                culprit = self._culprit(db, call)
-            told = payload(call.event, job, number=call.id, at=call.at, text=call.text, culprit=culprit)
+            told = payload(call.event, job, number=call.id, at=call.at, text=call.text)
             deliver(hook, told, self._settings)
         except FarmError as failure:
             error = clean(str(failure), limit=_MAX_ERROR, one_line=True)
@@ -144,14 +133,6 @@ class HookCaller:
                 text = f"hook {call.hook} was given up after {call.tries} tries: {error}"
                 events.happened(db, EventKind.HOOK_FAILED, text, job_id=call.job_id)
         _LOG.warning("hook %s for job %d: %s", call.hook, call.job_id, error)
-
-    def _culprit(self, db: sa.Connection, call: hooks.Call) -> Culprit | None:
-        event = hooks.culprit(db, call)
-        if event is None or event.task_id is None:
-            return None
-        task = tasks.read_task(db, event.task_id)
-        label = self._spaces.label(call.job_id, task.step, task.index)
-        return Culprit(task=f"{task.step} {label}".strip(), node=event.node_id or "", text=event.text)
 
 
 def deliver(hook: Hook, told: Mapping[str, Any], settings: Settings) -> None:
@@ -260,19 +241,13 @@ def send_mail(to: tuple[str, ...], told: Mapping[str, Any], settings: Settings) 
     message["From"] = settings.mail_from
     message["To"] = ", ".join(to)
     message["Subject"] = subject(told)
-    message["Date"] = format_datetime(localtime())
-    job = told["job"]
-    # The same when a call is repeated, so that a mail comes once although it was sent twice.
-    domain = parseaddr(settings.mail_from)[1].rpartition("@")[2]
-    message["Message-ID"] = f"<ridgeline.{told['event']}.{told['at']:.0f}.{job['id']}.{told['id']}@{domain}>"
     message["Auto-Submitted"] = "auto-generated"
+    job = told["job"]
     lines = [
         f"Job {job['id']} {job['name']} of {job['user'] or 'nobody'}: {told['event']}",
         *([told["text"]] if told["text"] else []),
         f"{job['done']} of {job['tasks']} tasks done, {job['failed']} failed",
         *job["output_directories"],
-        "",
-        f"more: farm job {job['id']}, farm logs {job['id']}",
     ]
     message.set_content("\n".join(lines))
     host, _, port = settings.mail_server.partition(":")

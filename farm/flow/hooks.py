@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,18 +24,6 @@ MAX_TRIES: Final = 8
 FIRST_DELAY_S: Final = 10.0
 LONGEST_DELAY_S: Final = 1800.0
 _ADDRESS: Final = re.compile(r"[^@\s<>,;:\"]+@[^@\s<>,;:\"]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Culprit:
-    """The task for which a hook is called."""
-
-    task: str
-    """What people call it: "Render 7"."""
-    node: str
-    """Empty when it was on none."""
-    text: str
-    """What befell it there."""
 
 
 def called(event: HookEvent, asked_for: Collection[str], hooks: Mapping[str, Hook]) -> list[str]:
@@ -61,24 +48,13 @@ def retry_delay_s(tries: int) -> float | None:
     return None if tries >= MAX_TRIES else min(FIRST_DELAY_S * 2 ** (tries - 1), LONGEST_DELAY_S)
 
 
-def payload(
-    event: HookEvent, job: Job, *, number: int, at: float, text: str, culprit: Culprit | None = None
-) -> dict[str, Any]:
+def payload(event: HookEvent, job: Job, *, number: int, at: float, text: str) -> dict[str, Any]:
     """What a hook is told. `number` names the call: one that is repeated has the same."""
-    if culprit is not None:
-        where = f"{culprit.task} on {culprit.node}" if culprit.node else culprit.task
-        text = (
-            f"{where}: {culprit.text}"
-            if event is HookEvent.STALLED
-            else f"{text}; the last, {where}: {culprit.text}"
-        )
     return {
         "id": number,
         "event": str(event),
         "at": at,
         "text": clean(text, limit=2_000, one_line=True),
-        "task": clean(culprit.task, limit=255, one_line=True) if culprit else "",
-        "node": culprit.node if culprit else "",
         "job": {
             "id": job.id,
             "name": clean(job.name, limit=255, one_line=True),

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from farm.control import views
+from farm.control import requests
 from farm.model import work
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -25,56 +25,56 @@ class Submission(work.Submission):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobChange(views.JobChange):
+class JobChange(requests.JobChange):
     """What to change of a job; what is null or left out stays as it is."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Append(views.Append):
+class Append(requests.Append):
     """Frames to add to a job."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskChoice(views.TaskChoice):
+class TaskChoice(requests.TaskChoice):
     """Which tasks of a job; nothing given: all of them. Several together narrow the choice."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetryChoice(views.RetryChoice):
+class RetryChoice(requests.RetryChoice):
     """Which tasks of a job to try again, by their states and as a TaskChoice."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRequest(views.TokenRequest):
+class TokenRequest(requests.TokenRequest):
     """A new token."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InviteRequest(views.InviteRequest):
+class InviteRequest(requests.InviteRequest):
     """A code for one machine to join."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest(views.JoinRequest):
+class JoinRequest(requests.JoinRequest):
     """A machine that wants to join, and the code that it was given."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitRequest(views.LimitRequest):
+class LimitRequest(requests.LimitRequest):
     """What a limit is to be."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT

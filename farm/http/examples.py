@@ -6,32 +6,29 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from farm.control.access_views import AccountView, AuditView, InviteView, JoinView, NewTokenView, TokenView
+from farm.control.matching_views import (
+    MatchingView,
+    ModelTime,
+    ModelWorth,
+    NodeFactor,
+    PolicySpread,
+    ProfileView,
+    StepProfile,
+)
 from farm.control.views import (
-    AccountView,
-    AuditView,
     ChangedView,
     FarmView,
     FoundLine,
     HookView,
-    InviteView,
     JobView,
-    JoinView,
     LimitHolder,
     LimitView,
     LogPiece,
     LogView,
-    MatchingView,
-    ModelTime,
-    ModelWorth,
-    NewTokenView,
-    NodeFactor,
     PlannedStep,
     PlanView,
-    PolicySpread,
-    ProfileView,
     StalledView,
-    StepProfile,
-    TokenView,
     WhyLine,
     WhyView,
 )
@@ -380,14 +377,7 @@ WHY = WhyView(
     )
 )
 LOG = LogView(chunks=(LogPiece(sequence=0, text="Parsing... 3 s\n"),), is_ended=False)
-HOOK = HookView(
-    name="chat",
-    kind="webhook",
-    on=(HookEvent.FAILED, HookEvent.STALLED),
-    every_job=False,
-    failing=2,
-    error="chat.example answered HTTP 500",
-)
+HOOK = HookView(name="chat", kind="webhook", on=(HookEvent.FAILED, HookEvent.STALLED), every_job=False)
 FOUND_LINE = FoundLine(
     task_id=TaskId(4_711),
     step="Render",

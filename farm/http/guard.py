@@ -10,7 +10,7 @@ import logging
 import math
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -104,9 +104,8 @@ class Guard:
 
     async def _checked(self, scope: Scope, receive: Receive) -> Receive:
         headers = _headers(scope)
-        hosts = self._hosts | _reached_at(scope)
-        _check_host(headers, hosts)
-        _check_origin(headers, hosts)
+        self._check_host(headers)
+        self._check_origin(headers)
         if scope["path"] in OPEN_PATHS:
             return receive
         caller = await self._caller(scope, headers)
@@ -122,6 +121,26 @@ class Guard:
             _check_type(headers)
             await run_sync(check_json, body)
         return _replay(body, receive)
+
+    def _check_host(self, headers: Mapping[str, list[str]]) -> None:
+        """Against DNS rebinding: a web page must not reach us under a name of its own."""
+        given = headers.get("host", [])
+        if len(given) != 1 or _host_name(given[0]) not in self._hosts:
+            shown = _shown(given[0]) if given else "none"
+            raise Refused(
+                400,
+                "user-error",
+                f"this farm does not answer to the host name {shown}; add it to api_allowed_hosts",
+            )
+
+    def _check_origin(self, headers: Mapping[str, list[str]]) -> None:
+        for origin in headers.get("origin", []):
+            try:
+                name = urlsplit(origin).hostname
+            except ValueError:
+                name = None
+            if name not in self._hosts:
+                raise Refused(403, "forbidden", f"requests from pages of {_shown(origin)} are not taken")
 
     async def _caller(self, scope: Scope, headers: Mapping[str, list[str]]) -> Caller:
         given = headers.get("authorization", [])
@@ -177,35 +196,6 @@ class Guard:
         if waited.cancelled_caught:
             raise Refused(408, "user-error", f"the request did not come within {BODY_TIMEOUT_S:.0f} s")
         return b"".join(pieces)
-
-
-def _check_host(headers: Mapping[str, list[str]], hosts: Collection[str]) -> None:
-    """Against DNS rebinding: a web page must not reach us under a name of its own."""
-    given = headers.get("host", [])
-    if len(given) != 1 or _host_name(given[0]) not in hosts:
-        shown = _shown(given[0]) if given else "none"
-        raise Refused(
-            400,
-            "user-error",
-            f"the farm does not answer to the host name {shown}: "
-            "whoever runs it adds that to the server's api_allowed_hosts",
-        )
-
-
-def _check_origin(headers: Mapping[str, list[str]], hosts: Collection[str]) -> None:
-    for origin in headers.get("origin", []):
-        try:
-            name = urlsplit(origin).hostname
-        except ValueError:
-            name = None
-        if name not in hosts:
-            raise Refused(403, "forbidden", f"requests from pages of {_shown(origin)} are not taken")
-
-
-def _reached_at(scope: Scope) -> frozenset[str]:
-    """The address of this machine that the request came to: a page that rebinds a name cannot say it."""
-    server = scope.get("server")
-    return frozenset({_host_name(str(server[0]))}) if server else frozenset()
 
 
 def host_names(configured: tuple[str, ...], *, api_host: str, own: str) -> frozenset[str]:

@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector
 
 from farm.control.desk import Desk
 from farm.control.desk.callers import Caller
-from farm.control.views import FarmView, LimitView, MatchingView, StalledView
+from farm.control.matching_views import MatchingView
+from farm.control.views import FarmView, LimitView, StalledView
 from farm.model.machines import Node
 from farm.model.stalls import NO_STALLS, StallKind
 from farm.model.states import NodeState, TaskState

@@ -92,7 +92,7 @@ def serve(engine: sa.Engine, settings: Settings, *, nudge: Callable[[], None]) -
     listener = _listen(settings)
     serving = Serving(app, uvicorn.Server(config), listener, _url(settings, listener.getsockname()[1]))
     serving.start()
-    _LOG.info("the API listens on %s port %d: %s", *listener.getsockname()[:2], serving.url)
+    _LOG.info("the API listens at %s", serving.url)
     return serving
 
 

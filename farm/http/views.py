@@ -1,21 +1,16 @@
 """The API's own types; they are defined in `farm.control.views`, one ring further in."""
 
+from farm.control.access_views import AuditView, NewTokenView, TokenView
+from farm.control.requests import JobChange, RetryChoice, TaskChoice, TokenRequest
 from farm.control.views import (
-    AuditView,
     ChangedView,
     FarmView,
-    JobChange,
     JobView,
     LogPiece,
     LogView,
-    NewTokenView,
     Page,
     PlannedStep,
     PlanView,
-    RetryChoice,
-    TaskChoice,
-    TokenRequest,
-    TokenView,
     WhyLine,
     WhyView,
 )

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from farm.flow.hooks import EVENTS, called
-from farm.model.events import Event, EventKind
 from farm.model.hooks import Hook, HookEvent
 from farm.model.ids import JobId
-from farm.store import rows
 from farm.store.engine import db_now
 from farm.store.tables import EventRow, HookCallRow, HookCursorRow, JobRow
 
@@ -39,7 +37,6 @@ class Call:
     id: int
     hook: str
     event: HookEvent
-    event_id: int
     job_id: JobId
     at: float
     text: str
@@ -154,7 +151,6 @@ def take(db: sa.Connection, *, limit: int = 10) -> list[Call]:
             id=row["id"],
             hook=row["hook"],
             event=HookEvent(row["event"]),
-            event_id=row["event_id"],
             job_id=JobId(row["job_id"]),
             at=row["at"],
             text=row["text"],
@@ -162,29 +158,6 @@ def take(db: sa.Connection, *, limit: int = 10) -> list[Call]:
         )
         for row in found
     ]
-
-
-def culprit(db: sa.Connection, call: Call) -> Event | None:
-    """What befell a task, for which the hook is called: of a failed job its last failure. None: nothing."""
-    query = sa.select(_EVENT).where(_EVENT.c.job_id == call.job_id)
-    if call.event is HookEvent.STALLED:
-        query = query.where(_EVENT.c.id == call.event_id)
-    elif call.event is HookEvent.FAILED:
-        query = query.where(_EVENT.c.id < call.event_id, _EVENT.c.kind == str(EventKind.TASK_FAILED))
-    else:
-        return None
-    row = db.execute(query.order_by(_EVENT.c.id.desc()).limit(1)).mappings().first()
-    return None if row is None else rows.event(row)
-
-
-def troubles(db: sa.Connection) -> dict[str, tuple[int, str]]:
-    """Of each hook that has some: how many calls are tried again later or were given up within a day, and
-    why the newest of them failed."""
-    query = sa.select(_CALL.c.hook, _CALL.c.error).where(_CALL.c.error != "").order_by(_CALL.c.id)
-    found: dict[str, tuple[int, str]] = {}
-    for row in db.execute(query).mappings():
-        found[row["hook"]] = (found.get(row["hook"], (0, ""))[0] + 1, row["error"])
-    return found
 
 
 def went_well(db: sa.Connection, call_id: int) -> None:

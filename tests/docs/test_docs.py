@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from farm.model.events import EventKind
 from farm.wire import messages, queues
-from tests.edges.test_cli_start import commands
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md"])
-COMMANDS = dict(commands())
 
 
 def load(path: Path) -> ModuleType:
@@ -108,82 +103,3 @@ def test_make_test_faults_looks_everywhere_where_there_is_one() -> None:
     assert {str(path.relative_to(ROOT).parent) for path in marked["faults"]} == set(listed.split())
     assert {str(path.relative_to(ROOT).parent) for path in marked["timed"]} == {"tests/e2e"}
     assert "pytest tests/e2e -m 'faults and timed'" in makefile
-
-
-def calls(line: str) -> Iterator[list[str]]:
-    """What a line of a shell gives to `farm`, for each time that it calls it."""
-    words = shlex.shlex(line, posix=True, punctuation_chars=True)
-    words.whitespace_split = True
-    before: list[str] = []
-    call: list[str] | None = None
-    for word in [*words, ";"]:
-        if set(word) <= set("|&;<>()"):
-            if call is not None:
-                yield [*call, *(["1"] if "xargs" in before else [])]
-            before, call = [], None
-        elif call is not None:
-            call.append(word)
-        elif word.rpartition("bin/")[2] == "farm" and (
-            all("=" in variable for variable in before) or before[0] in ("xargs", "sudo")
-        ):
-            call = []
-        else:
-            before.append(word)
-
-
-def command_of(call: list[str]) -> tuple[Any, list[str]]:
-    """The command that the first words name, None when there is none such, and the words behind."""
-    path: tuple[str, ...] = ()
-    while len(path) < len(call) and (*path, call[len(path)]) in COMMANDS:
-        path = (*path, call[len(path)])
-    is_named = path or not call or call[0].startswith("-")
-    return (COMMANDS[path] if is_named else None), call[len(path) :]
-
-
-def fault(call: list[str]) -> str:
-    """Why the command line would not take the words; empty when it does."""
-    command, rest = command_of(call)
-    if command is None:
-        return f"there is no farm {call[0]}"
-    try:
-        command.make_context("farm", list(rest))
-    except Exception as error:  # typer has a click of its own, and keeps it to itself
-        if not hasattr(error, "format_message"):
-            raise
-        return f"farm {shlex.join(call)}: {error.format_message()}"
-    return ""
-
-
-def faults(lines: list[str]) -> list[str]:
-    return [told for line in lines for told in map(fault, calls(line)) if told]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_that_a_page_tells_to_type_is_one(page: Path) -> None:
-    blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if "farm " in line]
-
-    assert faults(lines) == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_and_option_that_a_page_names_exists(page: Path) -> None:
-    """A name in the middle of a sentence need not be all that there is to type."""
-    unknown = []
-    for span in re.findall(r"`farm ([^`]+)`", page.read_text(encoding="utf-8")):
-        for call in calls(f"farm {span}"):
-            command, rest = command_of(call)
-            known = {name for given in command.params for name in given.opts} if command else set()
-            own = rest[: rest.index("--")] if "--" in rest else rest
-            unknown += [call] if command is None else []
-            unknown += [call for word in own if word.startswith("--") and word not in {*known, "--help"}]
-
-    assert unknown == []
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_example_of_a_help_text_can_be_typed(words: tuple[str, ...]) -> None:
-    told = (COMMANDS[words].epilog or "").splitlines()
-    lines = [re.split(r"\s{2,}", line.strip())[0] for line in told if "farm " in line]
-
-    assert faults(lines) == []

@@ -11,13 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from amqp.exceptions import AccessRefused
 
 from farm.cli import doctor
 from farm.cli.client import CLIENT_FILE
 from farm.cli.config import hide_password, masked
 from farm.cli.doctor import Finding, Level
-from farm.cli.joining import NODE_FILE
 from farm.model.machines import Device, DeviceKind
 from farm.settings import Settings, load_settings, setting_sources
 from farm.store import schema
@@ -79,33 +77,6 @@ def test_a_machine_without_a_farm_is_no_error_but_told(lonely_cli: Cli) -> None:
     assert found["server"][0]["advice"]
     assert found["database"][0]["level"] == "note"
     assert not (lonely_cli.folder / "state").exists(), "a check makes nothing"
-
-
-def test_a_node_that_joined_is_asked_for_no_server_and_no_database_of_its_own(tmp_path: Path) -> None:
-    """`farm doctor` on each machine, until it has nothing to say: a node lacks these by design."""
-    farm = "http://10.77.0.1:7450"
-    (tmp_path / NODE_FILE).write_text(json.dumps({"url": farm, "node": "blade-1", "token": "rl_x"}))
-    node = Settings(state_dir=tmp_path, broker_url="amqp://farm-node-blade-1:hunter2@127.0.0.1:9/farm")
-    found = list(doctor.examine(node, containment=lambda: "pid-namespace"))
-    (server,) = [finding for finding in found if finding.check == "server"]
-    assert (server.level, farm in server.text) == (Level.NOTE, True)
-    assert {finding.check for finding in found if finding.level in (Level.WARNING, Level.ERROR)} == {"broker"}
-    assert not {"database", "SQLite"} & {finding.check for finding in found}
-    here = Settings(state_dir=tmp_path, broker_url=node.broker_url, api_url="http://127.0.0.1:9")
-    assert "127.0.0.1:9" in worst(list(doctor.check_api(here, joined=farm))).text, "who asked for it is told"
-
-
-def test_an_account_that_was_taken_back_is_told_with_the_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(url: str) -> dict[str, str]:
-        raise AccessRefused("Login was refused")
-
-    monkeypatch.setattr(doctor, "_broker_properties", refuse)
-    url = "amqp://farm-node-blade-1:hunter2@rabbit.example/farm"
-    assert (
-        "farm join http://farm.site:7450"
-        in worst(list(doctor.check_broker(url, joined="http://farm.site:7450"))).advice
-    )
-    assert "broker_url" in worst(list(doctor.check_broker(url))).advice
 
 
 def test_a_farm_without_scheduler_and_nodes_is_told(cli: Cli, farm: FakeFarm) -> None:
@@ -181,7 +152,6 @@ def test_a_schema_of_another_version_is_an_error_with_advice(found: str | None) 
     finding = doctor.check_schema(found, "0002")
     assert finding.level is Level.ERROR
     assert finding.advice
-    assert ("backup" in finding.advice) == (found is not None), "of nothing there is no backup"
     assert doctor.check_schema("0002", "0002").level is Level.OK
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -54,25 +52,6 @@ def test_the_address_is_one_of_this_machine_s_or_the_lack_is_told() -> None:
         assert "--lan is of no use" in str(error)  # noqa: PT017 - a machine without a network is right too
     else:
         assert not ipaddress.ip_address(address).is_loopback
-
-
-def test_a_machine_in_two_networks_tells_its_other_addresses_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def at(address: str, family: int = socket.AF_INET) -> list[SimpleNamespace]:
-        return [SimpleNamespace(family=family, address=address)]
-
-    there = {
-        "lo": at("127.0.0.1"),
-        "eth0": at("192.168.1.7") + at("fe80::1", socket.AF_INET6),
-        "eth1": at("10.77.0.1"),
-        "eth2": at("10.88.0.1"),
-    }
-    up = {name: SimpleNamespace(isup=name != "eth2") for name in there}
-    monkeypatch.setattr(lan.psutil, "net_if_addrs", lambda: there)
-    monkeypatch.setattr(lan.psutil, "net_if_stats", lambda: up)
-    assert lan.further_addresses("192.168.1.7") == ["10.77.0.1"]
-    text = "\n".join(lan.what_to_type(Settings(), "192.168.1.7", None, ["10.77.0.1"]))
-    assert "reach it at 10.77.0.1" in text
-    assert "instead" not in told()
 
 
 def test_every_interface_is_asked_for_and_the_address_is_a_host_to_answer(

@@ -13,15 +13,8 @@ import pytest
 from rich.cells import cell_len
 
 from farm.cli import show
-from farm.control.views import (
-    ChangedView,
-    LogPiece,
-    LogView,
-    NewTokenView,
-    TokenView,
-    WhyLine,
-    WhyView,
-)
+from farm.control.access_views import NewTokenView, TokenView
+from farm.control.views import ChangedView, LogPiece, LogView, WhyLine, WhyView
 from farm.model.ids import NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import JobState, TaskState

@@ -16,6 +16,8 @@ from farm import __version__
 from farm.cli.app import Programs, build
 from tests.edges.cli_farm import TOKEN, Cli, FakeFarm, a_node, a_task, a_view, page
 
+OF_FEW = ("detail_fields", "matching_views", "access_views", "requests")
+"""Modules of `farm.control` that no list of jobs, nodes or tasks needs."""
 SLOW = ("sqlalchemy", "celery", "kombu", "openjd", "fastapi", "httpx", "numpy", "rich", "pydantic", "yaml")
 
 
@@ -87,7 +89,9 @@ def test_a_client_loads_none_of_what_servers_and_nodes_need(
         farm.answer("GET", path, page(item))
     farm.answer("GET", "/jobs/12", a_view())
     farm.answer("GET", "/jobs/12/why", {"job_id": 12, "lines": []})
-    heavy = set(SLOW) - {"rich", "pydantic", "httpx"} | {"sqlmodel", "alembic", "workers", "plugins"}
+    heavy = set(SLOW) - {"rich", "pydantic", "httpx"}
+    heavy |= {"sqlmodel", "alembic", "workers", "plugins", "pydantic_settings"}
+    heavy |= {f"farm.control.{name}" for name in OF_FEW if words != ("job", "12")}
     code = (
         f"import sys; from farm.main import main; status = main({list(words)!r}); "
         f"print(status, {heavy!r} & sys.modules.keys())"

@@ -131,26 +131,6 @@ def test_without_its_account_a_node_is_out(farm_url: str, node_url: str) -> None
     _is_out_without(Accounts(farm_url), node_url)
 
 
-def test_a_node_without_its_account_says_how_to_come_back(
-    farm_url: str, node_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    Accounts(farm_url).remove(NODE)
-    worker = CeleryWorker(
-        Settings(broker_url=node_url, node_name=NODE),
-        on_launch=lambda _: None,
-        on_control=lambda _: None,
-        on_unreadable=lambda *_: None,
-        on_connected=lambda: None,
-    )
-    worker.start()
-    try:
-        wait_until(lambda: "ACCESS_REFUSED" in caplog.text, "the broker's refusal is told")
-        assert "farm invite" in caplog.text
-    finally:
-        worker.ask_to_stop()
-        worker.join(10)
-
-
 def _is_out_without(accounts: Accounts, node_url: str) -> None:
     connection = Connection(node_url, connect_timeout=5)
     connected = connection.connect()  # kombu's own would connect again by itself

@@ -40,9 +40,7 @@ def add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None
 
         address = network.lan_address()
         settings = network.lan_settings(address)
-        for line in network.what_to_type(
-            settings, address, network.own_code(settings), network.further_addresses(address)
-        ):
+        for line in network.what_to_type(settings, address, network.own_code(settings)):
             show.note(line)
         finish(programs.serve(settings))
 

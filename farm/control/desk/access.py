@@ -10,8 +10,10 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from farm.control.access_views import AuditView, NewTokenView, TokenView
 from farm.control.desk.callers import Caller, audit_row, check_admin, check_word
-from farm.control.views import AuditView, NewTokenView, Page, TokenRequest, TokenView, next_after
+from farm.control.requests import TokenRequest
+from farm.control.views import Page, next_after
 from farm.errors import Rejected
 from farm.store import audit, tokens
 from farm.store.engine import reading, writing

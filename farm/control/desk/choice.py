@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from farm.control.requests import TaskChoice
 from farm.control.spaces import Spaces
-from farm.control.views import TaskChoice
 from farm.errors import NotFound
 from farm.flow.choose import check_step, tasks_of_frames
 from farm.model.frames import parse_frames

@@ -13,17 +13,10 @@ from farm.control.desk.callers import Caller, audit_row, check_word, own_job
 from farm.control.desk.choice import frame_indexes, ids_of, shown_choice
 from farm.control.desk.job_views import JobViews
 from farm.control.desk.limits import check_limits
+from farm.control.matching_views import ProfileView
+from farm.control.requests import JobChange, RetryChoice, TaskChoice
 from farm.control.spaces import Spaces
-from farm.control.views import (
-    ChangedView,
-    JobChange,
-    JobView,
-    Page,
-    ProfileView,
-    RetryChoice,
-    TaskChoice,
-    next_after,
-)
+from farm.control.views import ChangedView, JobView, Page, next_after
 from farm.errors import UserError
 from farm.flow.hooks import check_hooks
 from farm.flow.order import parse_order

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from farm.broker.accounts import Accounts
+from farm.control.access_views import AccountView, InviteView, JoinView
 from farm.control.desk.callers import Caller, audit_row, check_admin
-from farm.control.views import AccountView, InviteRequest, InviteView, JoinRequest, JoinView
+from farm.control.requests import InviteRequest, JoinRequest
 from farm.errors import Forbidden, Rejected, TooMany, Unavailable, UserError
 from farm.flow.joining import (
     MOST_LIFE_S,

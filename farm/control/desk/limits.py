@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import sqlalchemy as sa
 
 from farm.control.desk.callers import Caller, audit_row, check_admin
-from farm.control.views import LimitHolder, LimitRequest, LimitView, Page
+from farm.control.requests import LimitRequest
+from farm.control.views import LimitHolder, LimitView, Page
 from farm.errors import Rejected, UserError
 from farm.flow.limits import Ledger, unknown_limits
 from farm.flow.submit import JobPlan

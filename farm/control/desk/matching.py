@@ -7,7 +7,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from farm.control.views import (
+from farm.control.matching_views import (
     MatchingView,
     ModelTime,
     ModelWorth,

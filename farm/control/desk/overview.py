@@ -9,11 +9,12 @@ import sqlalchemy as sa
 from farm import __version__
 from farm.control.desk import matching, record
 from farm.control.desk.callers import Caller
-from farm.control.views import FarmView, HookView, MatchingView, Page
+from farm.control.matching_views import MatchingView
+from farm.control.views import FarmView, HookView, Page
 from farm.flow.recording import Recording
 from farm.model.states import NodeState
 from farm.settings import Settings
-from farm.store import hooks, jobs, leader, nodes, stalling
+from farm.store import jobs, leader, nodes, stalling
 from farm.store.engine import db_now, reading
 
 
@@ -57,20 +58,11 @@ class OverviewDesk:
         with reading(self._engine) as db:
             return record.record(db, hours)
 
-    def list_hooks(self, by: Caller) -> Page[HookView]:
-        """What may be asked for by name; where they lead is told to nobody, and why they fail to admins."""
-        with reading(self._engine) as db:
-            troubles = hooks.troubles(db)
+    def list_hooks(self) -> Page[HookView]:
+        """What may be asked for by name; where they lead is told to nobody."""
         return Page(
             items=tuple(
-                HookView(
-                    name=name,
-                    kind=hook.kind,
-                    on=hook.on,
-                    every_job=hook.every_job,
-                    failing=troubles.get(name, (0, ""))[0],
-                    error=troubles.get(name, (0, ""))[1] if by.is_admin else "",
-                )
+                HookView(name=name, kind=hook.kind, on=hook.on, every_job=hook.every_job)
                 for name, hook in sorted(self._settings.hooks.items())
             )
         )

@@ -14,8 +14,9 @@ from farm.control.desk.callers import Caller, audit_row, check_word, own_job
 from farm.control.desk.environments import load_environments
 from farm.control.desk.job_views import JobViews
 from farm.control.desk.limits import check_limits
+from farm.control.requests import Append
 from farm.control.spaces import Spaces
-from farm.control.views import Append, ChangedView, JobView, PlannedStep, PlanView
+from farm.control.views import ChangedView, JobView, PlannedStep, PlanView
 from farm.errors import UserError
 from farm.failpoints import reach
 from farm.flow.by_frame import FrameNeed, by_frame

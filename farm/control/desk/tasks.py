@@ -10,8 +10,9 @@ from typing import Final
 import sqlalchemy as sa
 
 from farm.control.desk.choice import frame_indexes, ids_of
+from farm.control.requests import TaskChoice
 from farm.control.spaces import Spaces
-from farm.control.views import FoundLine, LogPiece, LogView, Page, StalledView, TaskChoice, next_after
+from farm.control.views import FoundLine, LogPiece, LogView, Page, StalledView, next_after
 from farm.errors import UserError
 from farm.flow.grep import matching_lines
 from farm.model.attempts import Attempt

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Response
 
-from farm.control.views import AuditView, NewTokenView, Page, TokenView
+from farm.control.access_views import AuditView, NewTokenView, TokenView
+from farm.control.views import Page
 from farm.http import bodies, examples
 from farm.http.routes.answers import answers, errors
 from farm.http.routes.parameters import After, Limit, TheCaller, TheDesk

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Header, Query, Response
 from pydantic import Field
 
-from farm.control.views import ChangedView, FoundLine, JobView, Page, PlanView, ProfileView, WhyView
+from farm.control.matching_views import ProfileView
+from farm.control.views import ChangedView, FoundLine, JobView, Page, PlanView, WhyView
 from farm.http import bodies, examples
 from farm.http.routes.answers import BODY_ERRORS, answers, errors
 from farm.http.routes.parameters import MAX_ID, After, Frames, JobNumber, Limit, TheCaller, TheDesk

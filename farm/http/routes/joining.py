@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 
-from farm.control.views import AccountView, InviteView, JoinView
+from farm.control.access_views import AccountView, InviteView, JoinView
 from farm.http import bodies, examples
 from farm.http.routes.answers import BODY_ERRORS, answers
 from farm.http.routes.parameters import TheCaller, TheDesk

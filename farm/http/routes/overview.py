@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from farm.control.views import FarmView, HookView, MatchingView, Page
+from farm.control.matching_views import MatchingView
+from farm.control.views import FarmView, HookView, Page
 from farm.flow.recording import Recording
 from farm.http import examples
 from farm.http.metrics import exposition
@@ -54,6 +55,6 @@ def read_recording(
 
 
 @router.get("/hooks", summary="List hooks", responses=answers(examples.page(examples.HOOK)))
-def list_hooks(desk: TheDesk, caller: TheCaller) -> Page[HookView]:
-    """What jobs may ask for in `settings.hooks`; to admins also why calls fail. `next` is always null."""
-    return desk.overview.list_hooks(caller)
+def list_hooks(desk: TheDesk) -> Page[HookView]:
+    """What jobs may ask for in `settings.hooks`. `next` is always null."""
+    return desk.overview.list_hooks()
