@@ -16,7 +16,7 @@ from farm.flow.keep import plan_around
 from farm.flow.match import Assignment, Group
 from farm.flow.predict import Run, RunTimeModel, UseState
 from farm.flow.predictive import Predictive
-from farm.flow.stall import Expectation
+from farm.flow.stall import Expectation, expectation
 from farm.flow.stats import eta_s
 from farm.flow.weights import Period, Weights, weights_at
 from farm.model.decisions import Decision
@@ -171,15 +171,9 @@ class Matcher:
         """What a task of the step takes there; None: no run of the step has taught anything yet."""
         policy = self.predictive
         name = policy.model_of(node_id, device_id) if policy is not None else None
-        step = str(step_id)
-        if policy is None or name is None or step not in policy.model.steps or not policy.model.runs(step):
+        if policy is None or name is None:
             return None
-        estimate = policy.model.estimate(step, name)
-        return Expectation(
-            median_s=estimate.median_s,
-            upper_s=estimate.upper_s,
-            node_factor=policy.model.node_factor(node_id),
-        )
+        return expectation(policy.model, str(step_id), name, node_id)
 
     def learn(self, db: sa.Connection, attempt_ids: Collection[AttemptId]) -> None:
         """From attempts that have ended; call it after the transaction that says so."""

@@ -239,6 +239,8 @@ class RunTimes(Protocol):
 
     def refresh(self) -> None: ...
 
+    def has_run(self, row: int) -> bool: ...
+
     def load_s(self, row: int) -> LoadTimes: ...
 
     def node_factor(self, node: str) -> float: ...
@@ -580,6 +582,10 @@ class RunTimeModel:
             sd=sd,
             runs=int(self._runs[row, column]),
         )
+
+    def has_run(self, row: int) -> bool:
+        """Whether a complete run has taught anything of the step."""
+        return bool(self._runs[row].any())
 
     def node_factor(self, node: str) -> float:
         """How much longer the node takes than others of its device models: 1 is as usual."""

@@ -7,9 +7,12 @@ and then nothing until sample 513): silence alone is no stall either.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
+from farm.flow.predict import RunTimes
+from farm.flow.scores import UPPER_Z
 from farm.model.stalls import Evidence, StallKind, Verdict
 from farm.text import duration
 
@@ -41,6 +44,24 @@ class Expectation:
     node_factor: float = 1.0
     """How much longer than others of its device model this node was seen to take. It is not in the two above:
     a node that is always slow is slow, not usual."""
+
+
+def expectation(times: RunTimes, step: str, model: str, node: str) -> Expectation | None:
+    """What a task of the step takes on a device of the model; None: no run of the step has taught anything.
+
+    Raises KeyError for a device model that `times` does not know.
+    """
+    row = times.steps.get(step)
+    if row is None or not times.has_run(row):
+        return None
+    times.refresh()
+    column = times.models[model]
+    render_s, load_s = float(times.median_s[row, column]), times.load_s(row).cold
+    return Expectation(
+        median_s=render_s + load_s,
+        upper_s=render_s * math.exp(UPPER_Z * float(times.sd[row, column])) + load_s,
+        node_factor=times.node_factor(node),
+    )
 
 
 def judge(seen: Evidence, expected: Expectation | None, *, after_s: float) -> Verdict:

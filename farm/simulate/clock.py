@@ -11,11 +11,10 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from farm.flow.guard import Verdict
 from farm.flow.predict import Load
 from farm.simulate.world import World
 
@@ -31,16 +30,22 @@ class SimRun:
     begin: float
     load_s: float
     loaded: Load
+    hangs: bool
     is_alive: bool = True
-    is_copied: bool = False
-    """It was found late: a second copy was asked for."""
+
+
+class Remedy(NamedTuple):
+    """What is done about a run: a second copy on `node`; None: it is ended, to run again."""
+
+    run: SimRun
+    node: int | None
 
 
 class Desk(Protocol):
     """The scheduler's side of a simulation."""
 
-    guards: bool
-    """Whether late runs are copied and idle devices given copies."""
+    looks_every_s: float | None
+    """How often it is asked what is to be done about runs that stall; None: never."""
 
     def begin(self, simulation: Simulation) -> None: ...
 
@@ -60,10 +65,8 @@ class Desk(Protocol):
     def decide(self, now: float) -> Sequence[tuple[int, int]]:
         """(node, job) for each task to be started now."""
 
-    def judge(self, run: SimRun, now: float) -> Verdict: ...
-
-    def copies(self, runs: Sequence[SimRun], idle: Sequence[int], now: float) -> Sequence[tuple[int, SimRun]]:
-        """(idle node, run to be copied there)."""
+    def look(self, runs: Sequence[SimRun], idle: Sequence[int], now: float) -> Sequence[Remedy]:
+        """What is done about runs that stall, and with idle nodes in the tail."""
 
     def copied(self, run: SimRun, now: float) -> None:
         """A copy that the desk chose has started on the run's node."""
@@ -79,9 +82,6 @@ class Totals:
     copies: int = 0
     kills: int = 0
     timeouts: int = 0
-
-
-_LOOK_EVERY_S = 15.0
 
 
 class Simulation:
@@ -108,6 +108,8 @@ class Simulation:
         self._tries = np.zeros(frames, int)
         self._done = np.zeros(frames, bool)
         self._copies = np.zeros(frames, int)
+        self.copied = np.zeros(frames, int)
+        """Second copies in a frame's life."""
         self.begun = np.full(frames, np.nan)
         self.delivered = np.full(frames, np.nan)
         self.by_node = np.full(frames, -1)
@@ -123,8 +125,8 @@ class Simulation:
         for at, node in world.failures:
             self._push(at, "failed", node)
         self.desk.begin(self)
-        if self.desk.guards:
-            self._push(_LOOK_EVERY_S, "look", None)
+        if self.desk.looks_every_s is not None:
+            self._push(self.desk.looks_every_s, "look", self.desk.looks_every_s)
         while self._undone:
             at, _, kind, what = heapq.heappop(self._events)
             self.now = at
@@ -159,25 +161,19 @@ class Simulation:
             self.desk.node_is(what, self.now, is_up=True)
         elif kind == "look":
             self._look()
-            self._push(self.now + _LOOK_EVERY_S, "look", None)
+            self._push(self.now + what, "look", what)
 
     def _decide(self) -> None:
         for node, job in self.desk.decide(self.now):
             self._start(node, self._pop(job))
-        if self.desk.guards:
-            idle = [n for n, run in enumerate(self.runs) if run is None and self.up[n]]
-            if idle:
-                runs = [
-                    run
-                    for run in self.runs
-                    if run is not None and self._copies[run.frame] < 2 and self.waiting[run.job] == 0
-                ]
-                for node, run in self.desk.copies(runs, idle, self.now) if runs else ():
-                    self.totals.copies += 1
-                    self._start(node, run.frame)
-                    made = self.runs[node]
-                    assert made is not None
-                    self.desk.copied(made, self.now)
+
+    def copies_of(self, run: SimRun) -> int:
+        """How many runs of its frame there are now."""
+        return int(self._copies[run.frame])
+
+    def is_able(self, job: int, node: int) -> bool:
+        """Whether the node's memory does for the job."""
+        return bool(np.isfinite(self.world.seconds[job, self.world.node_model[node]]))
 
     def _pop(self, job: int) -> int:
         self.waiting[job] -= 1
@@ -206,9 +202,16 @@ class Simulation:
             * world.noise[frame, attempt]
         )
         run = SimRun(
-            frame=frame, job=job, node=node, model=model, begin=self.now, load_s=load_s, loaded=loaded
+            frame=frame,
+            job=job,
+            node=node,
+            model=model,
+            begin=self.now,
+            load_s=load_s,
+            loaded=loaded,
+            hangs=bool(world.hangs[frame, attempt]),
         )
-        if world.hangs[frame, attempt]:
+        if run.hangs:
             self._push(self.now + world.scenario.timeout_s, "timed out", run)
         else:
             self._push(world.runs_until(node, work_s + load_s, self.now), "ended", run)
@@ -288,17 +291,16 @@ class Simulation:
         self.desk.node_is(node, self.now, is_up=False)
 
     def _look(self) -> None:
-        for run in list(self.runs):
-            if run is None:
-                continue
-            verdict = self.desk.judge(run, self.now)
-            if verdict is not Verdict.FINE and not run.is_copied and self._copies[run.frame] < 2:
-                run.is_copied = True
-                if run.frame not in self._again[run.job]:
-                    self._again[run.job].append(run.frame)
-                    self.waiting[run.job] += 1
-                    self.desk.returned(run.job, 1, self.now)
-                    self.totals.copies += 1
-            if verdict is Verdict.STUCK and run.is_copied and run.is_alive:
+        runs = [run for run in self.runs if run is not None]
+        idle = [n for n, run in enumerate(self.runs) if run is None and self.up[n]]
+        for run, node in self.desk.look(runs, idle, self.now):
+            if node is None:
                 self.totals.kills += 1
                 self._give_up(run)
+                continue
+            self.totals.copies += 1
+            self.copied[run.frame] += 1
+            self._start(node, run.frame)
+            made = self.runs[node]
+            assert made is not None
+            self.desk.copied(made, self.now)

@@ -13,24 +13,24 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from farm.flow import guard, match
+from farm.flow import match
 from farm.flow.board import Board
-from farm.flow.guard import Verdict
 from farm.flow.predict import LoadTimes, Run, RunTimeModel, RunTimes, model_key, rates_of
+from farm.flow.stall import Expectation, expectation
 from farm.flow.weights import Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.work import Profile, Tag
-from farm.simulate.clock import SimRun, Simulation
-from farm.simulate.world import World
+from farm.simulate import stallwatch
+from farm.simulate.clock import Remedy, SimRun, Simulation
+from farm.simulate.world import World, node_number
 
 Floats = npt.NDArray[np.float64]
-_COPY_EVERY_S = 1.0
 
 
 class Bare:
-    """What all desks without a guard share."""
+    """What all desks share that leave stalled runs alone."""
 
-    guards = False
+    looks_every_s: float | None = None
 
     def begin(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -48,10 +48,7 @@ class Bare:
     def node_is(self, node: int, now: float, *, is_up: bool) -> None:
         return
 
-    def judge(self, run: SimRun, now: float) -> Verdict:
-        return Verdict.FINE
-
-    def copies(self, runs: Sequence[SimRun], idle: Sequence[int], now: float) -> Sequence[tuple[int, SimRun]]:
+    def look(self, runs: Sequence[SimRun], idle: Sequence[int], now: float) -> Sequence[Remedy]:
         return ()
 
     def copied(self, run: SimRun, now: float) -> None:
@@ -176,6 +173,9 @@ class Truth:
     def refresh(self) -> None:
         return
 
+    def has_run(self, row: int) -> bool:
+        return True
+
     def load_s(self, row: int) -> LoadTimes:
         cold = float(self._load[row])
         return LoadTimes(cold, 1.0, cold * self._cached_load)
@@ -185,7 +185,7 @@ class Truth:
 
 
 class BoardDesk(Bare):
-    """The predictive policy as the scheduler runs it: board, model, prices, guard."""
+    """The predictive policy as the scheduler runs it: board, model, prices, and what it does about stalls."""
 
     def __init__(
         self,
@@ -193,9 +193,10 @@ class BoardDesk(Bare):
         weights: Weights | None = None,
         is_oracle: bool = False,
         explain: bool = False,
-        guards: bool = True,
+        mends: bool = True,
     ) -> None:
-        self.guards = guards
+        """mends: whether stalled runs are copied or moved, and idle devices given copies."""
+        self.looks_every_s = stallwatch.LOOK_EVERY_S if mends else None
         self._weights = weights
         self._is_oracle = is_oracle
         self._explain = explain
@@ -210,7 +211,6 @@ class BoardDesk(Bare):
             device = node.capabilities.devices[0]
             self.learner.add_model(model_key(device), rates_of(device))
         self._times = times
-        self._copied_at = -_COPY_EVERY_S
         self.board = Board(times, weights=self._weights, explain=self._explain)
         for node in self.world.nodes:
             self.board.put_node(node, 0.0)
@@ -259,43 +259,14 @@ class BoardDesk(Bare):
     def copied(self, run: SimRun, now: float) -> None:
         self.board.copied(self.world.nodes[run.node].id, "gpu", StepId(run.job), now)
 
-    # --- the guard --------------------------------------------------------------------------------
+    # --- stalls -----------------------------------------------------------------------------------
 
-    def _expected(self, run: SimRun) -> tuple[float, float]:
-        times, row = self._times, self._times.steps[str(run.job)]
-        column = times.models[self.world.models[run.model]]
-        factor = times.node_factor(self.world.nodes[run.node].id)
-        return float(times.median_s[row, column]) * factor + run.load_s, float(times.sd[row, column])
+    def look(self, runs: Sequence[SimRun], idle: Sequence[int], now: float) -> Sequence[Remedy]:
+        return stallwatch.remedies(self.simulation, runs, idle, self._expected, now)
 
-    def _is_known(self, run: SimRun) -> bool:
-        return self._is_oracle or sum(self.learner.runs(str(run.job)).values()) > 3
-
-    def judge(self, run: SimRun, now: float) -> Verdict:
-        median_s, sd = self._expected(run)
-        return guard.judge(now - run.begin, median_s, sd, is_known=self._is_known(run))
-
-    def copies(self, runs: Sequence[SimRun], idle: Sequence[int], now: float) -> Sequence[tuple[int, SimRun]]:
-        if now - self._copied_at < _COPY_EVERY_S:
-            return ()
-        self._copied_at = now
-        times, world = self._times, self.world
-        rows = np.array([times.steps[str(run.job)] for run in runs])
-        column_of = np.array([times.models[name] for name in world.models])
-        columns = column_of[world.node_model[list(idle)]]
-        own = column_of[[run.model for run in runs]]
-        factors = np.array([times.node_factor(node.id) for node in world.nodes])
-        median_s = times.median_s[rows, own] * factors[[run.node for run in runs]]
-        median_s += np.array([run.load_s for run in runs])
-        loads = np.array([times.load_s(int(row)) for row in rows])
-        is_warm = self.simulation.last_job[list(idle)] == np.array([run.job for run in runs])[:, None]
-        takes = times.median_s[np.ix_(rows, columns)] * factors[list(idle)]
-        takes = takes + np.where(is_warm, loads[:, 1:2], loads[:, :1])
-        jobs = np.array([run.job for run in runs])
-        able = np.isfinite(world.seconds[jobs][:, world.node_model[list(idle)]])
-        takes[~able] = np.inf
-        elapsed = now - np.array([run.begin for run in runs])
-        pairs = guard.tail_copies(guard.remaining_s(elapsed, median_s), takes)
-        return [(idle[device], runs[number]) for device, number in pairs]
+    def _expected(self, job: int, node: int) -> Expectation | None:
+        model = self.world.models[int(self.world.node_model[node])]
+        return expectation(self._times, str(job), model, self.world.nodes[node].id)
 
 
 def group_of(world: World, job: int) -> match.Group:
@@ -309,7 +280,3 @@ def group_of(world: World, job: int) -> match.Group:
         submitted_at=spec.at,
         user=spec.user,
     )
-
-
-def node_number(node_id: NodeId) -> int:
-    return int(node_id[1:])

@@ -42,7 +42,7 @@ class Figures:
     """What the best spread of the same work would take."""
     copies: int
     ended: int
-    """Runs ended by the guard or a time-out."""
+    """Runs that were taken for hung, or ran into a time-out."""
 
 
 def figures(simulation: Simulation) -> Figures:

@@ -388,6 +388,11 @@ class World:
         return shadow_prices(self.seconds, weight, self.number, rounds=600).bound_s
 
 
+def node_number(node_id: NodeId) -> int:
+    """Its index in `World.nodes`."""
+    return int(node_id[1:])
+
+
 def device_models(recording: Recording | None) -> dict[str, DeviceModel]:
     """Those that a simulated farm may have, by name: the data sheets', and the recorded farm's own."""
     known = dict(DEVICES)

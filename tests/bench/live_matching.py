@@ -110,7 +110,7 @@ def simulate(world: World, policy: str) -> Played:
     for draw in range(DELAYS):
         late_s = np.random.default_rng(draw).uniform(0, LATE_S, len(jobs)).tolist()
         world.jobs = [replace(job, at=job.at + late) for job, late in zip(jobs, late_s, strict=True)]
-        desk = PlanDesk(match.fifo) if policy == "fifo" else BoardDesk(guards=False)
+        desk = PlanDesk(match.fifo) if policy == "fifo" else BoardDesk(mends=False)
         told.append(figures(Simulation(world, desk).run()))
     world.jobs = jobs
     return Played(

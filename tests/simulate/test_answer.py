@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from farm.cli.listing import Wanted
 from farm.cli.simulate import simulate
 from farm.errors import UserError
 from farm.flow.recording import RecordedDevice, Recording
@@ -87,7 +88,7 @@ def test_the_command_prints_a_line_for_each_farm(
         has_faults=False,
         seeds=1,
         drawing=drawing,
-        is_json=False,
+        wanted=Wanted(),
     )
     lines = capsys.readouterr().out.splitlines()
     for line, name in zip(lines[1:4], ("predictive ", "fifo ", "predictive + A100=2 "), strict=True):

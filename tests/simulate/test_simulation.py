@@ -105,7 +105,7 @@ def test_what_is_gained_hangs_little_on_how_long_frames_are() -> None:
         for seed in range(20, 26):
             world = World(replace(FEW, seed=seed, frame_s=frame_s))
             world.jobs = [replace(job, at=0.5 * frame_s * at) for at, job in enumerate(world.jobs)]
-            ours = figures(Simulation(world, BoardDesk(guards=False)).run())
+            ours = figures(Simulation(world, BoardDesk(mends=False)).run())
             ratios.append(ours.sd_s / figures(Simulation(world, PlanDesk(match.fifo)).run()).sd_s)
         return 1 - float(np.mean(ratios))
 
@@ -117,7 +117,7 @@ def test_hung_frames_are_overtaken_long_before_their_time_out() -> None:
     slow = replace(SMALL, hung=0.02, timeout_s=3600.0)
     ours, fifo = played(slow, "predictive")[1], played(slow, "fifo")[1]
     assert ours.sd_s < 0.3 * fifo.sd_s
-    assert ours.copies > 0
+    assert ours.ended > 0
 
 
 def test_measured_tables_take_the_place_of_drawn_speeds() -> None:
@@ -198,7 +198,7 @@ def test_the_simulation_decides_as_the_scheduler_does(seed: int) -> None:
     scenario = replace(SMALL, seed=seed, batch_jobs=8, frames=(25, 60), frame_s=20.0)
     world = World(scenario)
     world.jobs = [replace(job, at=5.0 * number) for number, job in enumerate(world.jobs)]
-    scheduler, watched = SchedulerDesk(), WatchedDesk(guards=False)
+    scheduler, watched = SchedulerDesk(), WatchedDesk(mends=False)
     Simulation(world, scheduler).run()
     Simulation(world, watched).run()
     count = len(watched.decided)
