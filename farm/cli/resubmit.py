@@ -14,7 +14,7 @@ from farm.cli.naming import find_job
 from farm.cli.plugins import load_plugins
 from farm.cli.show import shown
 from farm.cli.submit import Made, Wish, chosen_settings
-from farm.cli.submit_command import check_way, send
+from farm.cli.submit_command import Way, send
 from farm.control.fields import label_frames
 from farm.errors import UserError
 from farm.flow.extend import with_frames
@@ -31,16 +31,11 @@ def resubmit(
     connect: Callable[[], Client],
     job: str,
     wish: Wish,
+    way: Way,
     *,
     is_failed_only: bool,
-    is_pretend: bool,
-    is_waiting: bool,
-    is_quiet: bool,
-    is_json: bool,
-    key: str | None,
 ) -> int:
     """The exit status. Of `wish`: frames, parameters, name and settings."""
-    check_way(is_pretend=is_pretend, is_waiting=is_waiting, key=key)
     if is_failed_only and wish.frames is not None:
         raise UserError("choose one of --frames and --failed")
     chosen = chosen_settings(wish)
@@ -54,15 +49,8 @@ def resubmit(
     if wish.output is not None:
         given = given | into_directory(submission, wish.output)
     made = changed(submission, frames=frames, parameters=given, settings=chosen, name=wish.name)
-    return send(
-        lambda: client,
-        Made(submission=made, plugin=_plugin_of(made) if is_pretend else None),
-        is_pretend=is_pretend,
-        is_waiting=is_waiting,
-        is_quiet=is_quiet,
-        is_json=is_json,
-        key=key,
-    )
+    plugin = _plugin_of(made) if way.is_pretend else None
+    return send(lambda: client, Made(submission=made, plugin=plugin), way)
 
 
 def _plugin_of(submission: Submission) -> Plugin | None:

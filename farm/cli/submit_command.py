@@ -8,7 +8,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
@@ -38,69 +38,53 @@ from farm.text import plural
 MAX_KEY: Final = 255
 
 
-def run_submit(
-    connect: Callable[[], Client],
-    wish: Wish,
-    *,
-    is_pretend: bool,
-    is_waiting: bool,
-    is_quiet: bool,
-    is_json: bool,
-    key: str | None,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a job is submitted and told of. Raises UserError for what does not go together."""
+
+    is_pretend: bool
+    is_waiting: bool
+    is_quiet: bool
+    is_json: bool
+    key: str | None
+    """Of idempotency; None: a random one."""
+
+    def __post_init__(self) -> None:
+        if self.is_pretend and self.is_waiting:
+            raise UserError("--pretend submits nothing, so there is nothing to --wait for")
+        key = self.key
+        if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
+            raise UserError(f"--idempotency-key: give 1 to {MAX_KEY} plain characters")
+
+
+def run_submit(connect: Callable[[], Client], wish: Wish, way: Way) -> int:
     """The exit status. `connect` is called once the submission stands: most mistakes need no farm."""
-    check_way(is_pretend=is_pretend, is_waiting=is_waiting, key=key)
-    made = make(wish, cwd=Path.cwd(), login=_login())
-    return send(
-        connect,
-        made,
-        is_pretend=is_pretend,
-        is_waiting=is_waiting,
-        is_quiet=is_quiet,
-        is_json=is_json,
-        key=key,
-    )
+    return send(connect, make(wish, cwd=Path.cwd(), login=_login()), way)
 
 
-def check_way(*, is_pretend: bool, is_waiting: bool, key: str | None) -> None:
-    """Raises UserError for options that do not go together."""
-    if is_pretend and is_waiting:
-        raise UserError("--pretend submits nothing, so there is nothing to --wait for")
-    if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
-        raise UserError(f"--idempotency-key: give 1 to {MAX_KEY} plain characters")
-
-
-def send(
-    connect: Callable[[], Client],
-    made: Made,
-    *,
-    is_pretend: bool,
-    is_waiting: bool,
-    is_quiet: bool,
-    is_json: bool,
-    key: str | None,
-) -> int:
+def send(connect: Callable[[], Client], made: Made, way: Way) -> int:
     """Show it, or submit it and tell; the exit status."""
     for text in made.notes:
         show.note(f"note: {text}")
-    if is_pretend:
-        _pretend(connect, made, is_json=is_json)
+    if way.is_pretend:
+        _pretend(connect, made, is_json=way.is_json)
         return 0
     found = [] if made.submission.settings.replace_existing else existing_files(made.submission)
-    if key is None:
+    if way.key is None:
         refuse_existing(found)
     client = connect()
-    answer, is_new = client.create("/jobs", made.submission, key=key or str(uuid.uuid4()))
+    answer, is_new = client.create("/jobs", made.submission, key=way.key or str(uuid.uuid4()))
     view = read(JobView, answer)
     if is_new and found:
         # With a key of the caller's own they may be the work of an earlier try; they are not.
         client.post(f"/jobs/{view.job.id}/cancel")
         refuse_existing(found)
-    if is_quiet:
+    if way.is_quiet:
         print(view.job.id, flush=True)
-    elif not (is_json and is_waiting):
-        _tell(view, made, answer, is_json=is_json, warning=_about_pool(client, made.submission.settings.pool))
-    return _wait(client, view, is_quiet=is_quiet, is_json=is_json) if is_waiting else 0
+    elif not (way.is_json and way.is_waiting):
+        warning = _about_pool(client, made.submission.settings.pool)
+        _tell(view, made, answer, is_json=way.is_json, warning=warning)
+    return _wait(client, view, is_quiet=way.is_quiet, is_json=way.is_json) if way.is_waiting else 0
 
 
 def _wait(client: Client, view: JobView, *, is_quiet: bool, is_json: bool) -> int:

@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 
 
 def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -> None:
+    _add_doctor(app, programs)
+    _add_limits(app, connect)
+    _add_tokens(app, connect)
+    _add_config(app)
+    _add_database(app)
+    _add_parked(app)
+    _add_reconcile(app)
+
+
+def _add_doctor(app: typer.Typer, programs: Programs) -> None:
     @app.command(epilog=examples("farm doctor", "farm doctor --json"))
     def doctor(json: Json = False) -> None:
         """Check this machine and its farm, and say what to do.
@@ -63,11 +73,14 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
         else:
             print(f"Ridgeline {__version__}, Python {platform.python_version()}")
 
+
+def _add_limits(app: typer.Typer, connect: Connect) -> None:
     limits = typer.Typer(
         cls=ListedByDefault,
         help="List the farm's limits, such as licences; set and remove them.",
         rich_markup_mode=None,
     )
+
     app.add_typer(
         limits,
         name="limits",
@@ -120,9 +133,12 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
 
         limiting.remove(connect(), name, is_json=json)
 
+
+def _add_tokens(app: typer.Typer, connect: Connect) -> None:
     token = typer.Typer(
         help="Make and revoke the tokens that let people in.", no_args_is_help=True, rich_markup_mode=None
     )
+
     app.add_typer(token, name="token", epilog=examples("farm token create anna-laptop --user anna"))
 
     @token.command("create", epilog=examples("farm token create anna-laptop --user anna"))
@@ -164,7 +180,10 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
 
         tokens.revoke(connect(), name, is_json=json)
 
+
+def _add_config(app: typer.Typer) -> None:
     config = typer.Typer(help="Look at the settings.", no_args_is_help=True, rich_markup_mode=None)
+
     app.add_typer(config, name="config", epilog=examples("farm config show"))
 
     @config.command("show", epilog=examples("farm config show", "farm config show 'from!=default'"))
@@ -182,7 +201,10 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
 
         show_settings(wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
+
+def _add_database(app: typer.Typer) -> None:
     db = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
+
     app.add_typer(db, name="db", epilog=examples("farm db backup farm-monday.db"))
 
     @db.command("upgrade", epilog=examples("farm db upgrade"))
@@ -232,9 +254,12 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
 
         database.restore(load_settings(), path, is_json=json)
 
+
+def _add_parked(app: typer.Typer) -> None:
     parked = typer.Typer(
         cls=ListedByDefault, help="List messages that nobody could read; send them on.", rich_markup_mode=None
     )
+
     app.add_typer(parked, name="parked", epilog=examples("farm parked", "farm parked replay --all"))
 
     @parked.command("list", epilog=examples("farm parked", "farm parked list 'age>1d' --quiet"))
@@ -273,6 +298,8 @@ def add_administration(app: typer.Typer, programs: Programs, connect: Connect) -
 
         parked.drop(load_settings(), ids or (), takes_all=takes_all, is_json=json)
 
+
+def _add_reconcile(app: typer.Typer) -> None:
     @app.command(epilog=examples("farm reconcile", "farm reconcile 12 --fix", "farm reconcile --json"))
     def reconcile(
         jobs: Annotated[list[int] | None, typer.Argument(metavar="[JOB]...", help="Only these.")] = None,

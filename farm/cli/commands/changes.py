@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from farm.cli.commands import job_options as option
 from farm.cli.commands.options import (
-    JOBS,
     Connect,
     Frames,
     JobName,
@@ -16,13 +16,21 @@ from farm.cli.commands.options import (
     OfStep,
     OrderOption,
     Silent,
-    completing,
     examples,
     finish,
 )
 
 
 def add_changes(app: typer.Typer, connect: Connect) -> None:
+    _add_priority(app, connect)
+    _add_settings(app, connect)
+    _add_frames(app, connect)
+    _add_resubmit(app, connect)
+    _add_ends(app, connect)
+    _add_retries(app, connect)
+
+
+def _add_priority(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm pause 12"))
     def pause(jobs: JobNames, quiet: Silent = False, json: Json = False) -> None:
         """Hold jobs: what runs goes on, nothing new is started."""
@@ -50,6 +58,8 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
         told = f"has priority {priority} now"
         changes.change(connect(), [job], {"priority": priority}, told, is_quiet=quiet, is_json=json)
 
+
+def _add_settings(app: typer.Typer, connect: Connect) -> None:
     @app.command(
         "change",
         epilog=examples(
@@ -60,52 +70,28 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
     def change_settings(
         jobs: JobNames,
         name: Annotated[str | None, typer.Option(metavar="TEXT", help="Another name.")] = None,
-        priority: Annotated[int | None, typer.Option(metavar="0-100", help="Higher goes first.")] = None,
+        priority: option.Priority = None,
         pool: Annotated[
             str | None, typer.Option(metavar="NAME", help="Only nodes of this pool; '' means any.")
         ] = None,
-        retries: Annotated[
-            int | None, typer.Option(metavar="N", help="Failures a frame may have before it is given up.")
-        ] = None,
+        retries: option.Retries = None,
         max_running: Annotated[
             int | None, typer.Option(metavar="N", help="At most so many frames at once; 0: no limit.")
         ] = None,
-        max_failed: Annotated[
-            int | None, typer.Option(metavar="N", help="Stop the job when more frames failed.")
-        ] = None,
+        max_failed: option.MaxFailed = None,
         timeout: Annotated[
             str | None,
             typer.Option(metavar="TIME", help="Stop a frame that takes longer: 90m, 2h; 0: no limit."),
         ] = None,
-        profile: Annotated[
-            Literal["compute", "bandwidth", "balanced"] | None,
-            typer.Option(help="What the frames cost most."),
-        ] = None,
+        profile: option.Profile = None,
         project: Annotated[
             str | None,
             typer.Option(metavar="NAME", help="Whose share of the farm it uses; '' for none."),
         ] = None,
-        on_stall: Annotated[
-            Literal["warn", "copy", "migrate", "kill"] | None,
-            typer.Option(help="What to do about a frame that hangs or crawls."),
-        ] = None,
+        on_stall: option.OnStall = None,
         order: OrderOption = None,
-        limit: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--limit",
-                metavar="NAME[=N]",
-                help="Each frame takes 1 (or N) of this limit, of no others; '' of none. Repeatable.",
-            ),
-        ] = None,
-        hook: Annotated[
-            list[str] | None,
-            typer.Option(
-                metavar="NAME",
-                help="Call this hook of the farm, and no others; '' none. Repeatable.",
-                autocompletion=completing("hooks"),
-            ),
-        ] = None,
+        limit: option.OtherLimitNeeds = None,
+        hook: option.OtherHooks = None,
         preempt: Annotated[
             bool | None,
             typer.Option("--preempt/--no-preempt", help="Stop others' frames for it, or not."),
@@ -141,6 +127,8 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
         }
         changes.settings(connect(), jobs, body, is_quiet=quiet, is_json=json)
 
+
+def _add_frames(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm append 12 101-120"))
     def append(
         job: JobName,
@@ -157,6 +145,8 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
 
         changes.append(connect(), job, frames, step=step, is_quiet=quiet, is_json=json)
 
+
+def _add_resubmit(app: typer.Typer, connect: Connect) -> None:
     @app.command(
         epilog=examples(
             "farm resubmit 12 --frames 1-10 --priority 90",
@@ -183,34 +173,21 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
             typer.Option("-p", metavar="NAME=VALUE", help="Another value for a parameter. Repeatable."),
         ] = None,
         name: Annotated[str | None, typer.Option(metavar="TEXT", help="Another name.")] = None,
-        priority: Annotated[int | None, typer.Option(metavar="0-100", help="Higher goes first.")] = None,
+        priority: option.Priority = None,
         user: Annotated[str | None, typer.Option(metavar="NAME", help="Whose job it is.")] = None,
-        pool: Annotated[str | None, typer.Option(metavar="NAME", help="Only nodes of this pool.")] = None,
-        paused: Annotated[bool, typer.Option("--paused", help="Hold it until `farm resume`.")] = False,
-        retries: Annotated[int | None, typer.Option(metavar="N", help="Failures a frame may have.")] = None,
-        max_running: Annotated[
-            int | None, typer.Option(metavar="N", help="At most so many frames at once.")
-        ] = None,
-        depends_on: Annotated[
-            list[str] | None,
-            typer.Option(metavar="JOB", help="Wait until this job is done.", autocompletion=JOBS),
-        ] = None,
-        timeout: Annotated[
-            str | None, typer.Option(metavar="TIME", help="Stop a frame that takes longer.")
-        ] = None,
+        pool: option.Pool = None,
+        paused: option.Paused = False,
+        retries: option.Retries = None,
+        max_running: option.MaxRunning = None,
+        depends_on: option.DependsOn = None,
+        timeout: option.Timeout = None,
         order: OrderOption = None,
-        overwrite: Annotated[
-            bool, typer.Option("--overwrite", help="Move files that are in the way aside.")
-        ] = False,
-        pretend: Annotated[
-            bool, typer.Option("--pretend", help="Show what would be done; submit nothing.")
-        ] = False,
-        wait: Annotated[bool, typer.Option("--wait", help="Follow to the end.")] = False,
-        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the job's number alone.")] = False,
+        overwrite: option.Overwrite = False,
+        pretend: option.Pretend = False,
+        wait: option.Wait = False,
+        quiet: option.NumberAlone = False,
         json: Json = False,
-        idempotency_key: Annotated[
-            str | None, typer.Option(metavar="TEXT", help="Twice with one key makes one job.")
-        ] = None,
+        idempotency_key: option.IdempotencyKey = None,
     ) -> None:
         """Submit a job again as another job, with changes.
 
@@ -218,6 +195,7 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
         """
         from farm.cli.resubmit import resubmit as again
         from farm.cli.submit import Wish
+        from farm.cli.submit_command import Way
 
         wish = Wish(
             frames=frames,
@@ -235,20 +213,11 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
             order=order,
             is_overwrite=overwrite,
         )
-        finish(
-            again(
-                connect,
-                job,
-                wish,
-                is_failed_only=failed,
-                is_pretend=pretend,
-                is_waiting=wait,
-                is_quiet=quiet,
-                is_json=json,
-                key=idempotency_key,
-            )
-        )
+        way = Way(is_pretend=pretend, is_waiting=wait, is_quiet=quiet, is_json=json, key=idempotency_key)
+        finish(again(connect, job, wish, way, is_failed_only=failed))
 
+
+def _add_ends(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm cancel 12", "farm cancel 12 --frames 100-250"))
     def cancel(
         jobs: JobNames,
@@ -280,6 +249,8 @@ def add_changes(app: typer.Typer, connect: Connect) -> None:
 
         changes.remove(connect(), jobs, is_quiet=quiet, is_json=json)
 
+
+def _add_retries(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm retry 12", "farm retry 12 --frames 7", "farm retry --failed"))
     def retry(
         jobs: Annotated[

@@ -28,6 +28,18 @@ from farm.cli.commands.options import (
 
 
 def add_looks(app: typer.Typer, connect: Connect) -> None:
+    _add_jobs(app, connect)
+    _add_tasks(app, connect)
+    _add_logs(app, connect)
+    _add_matching(app, connect)
+    _add_stalled(app, connect)
+    _add_events(app, connect)
+    _add_fields(app)
+    _add_preview(app, connect)
+    _add_waiting(app, connect)
+
+
+def _add_jobs(app: typer.Typer, connect: Connect) -> None:
     @app.command(
         epilog=examples(
             "farm jobs",
@@ -83,6 +95,15 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
         else:
             jobs.job(connect, job, only(columns, is_json=json))
 
+    @app.command(epilog=examples("farm why 12"))
+    def why(job: JobName, json: Json = False) -> None:
+        """Say why a job's tasks wait, one line a cause."""
+        from farm.cli import jobs
+
+        jobs.why(connect(), job, is_json=json)
+
+
+def _add_tasks(app: typer.Typer, connect: Connect) -> None:
     @app.command(
         epilog=examples(
             "farm tasks 12",
@@ -118,6 +139,8 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
             wanted=wanted(words, columns, sort, is_quiet=quiet, is_json=json),
         )
 
+
+def _add_logs(app: typer.Typer, connect: Connect) -> None:
     @app.command(
         epilog=examples(
             "farm logs 12 --follow",
@@ -171,13 +194,8 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
             connect(), job, frame=frame, task_id=task, attempt_id=attempt, is_following=follow, tail=tail
         )
 
-    @app.command(epilog=examples("farm why 12"))
-    def why(job: JobName, json: Json = False) -> None:
-        """Say why a job's tasks wait, one line a cause."""
-        from farm.cli import jobs
 
-        jobs.why(connect(), job, is_json=json)
-
+def _add_matching(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm profile 12", "farm profile 12 --json"))
     def profile(
         job: JobName, columns: Annotated[str | None, columns_of("times")] = None, json: Json = False
@@ -189,31 +207,6 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
         from farm.cli import matching
 
         matching.profile(connect, job, only(columns, is_json=json))
-
-    @app.command(
-        epilog=examples("farm stalled", "farm stalled 'kind=hung and node~gpu'", "farm stalled --all")
-    )
-    def stalled(
-        filter: Annotated[list[str] | None, filter_of("stalled")] = None,
-        everything: Annotated[
-            bool, typer.Option("--all", "-a", help="Also what works and has said nothing for a while.")
-        ] = False,
-        columns: Annotated[str | None, columns_of("stalled")] = None,
-        sort: Annotated[str | None, sort_of("stalled")] = None,
-        quiet: Quiet = False,
-        json: Json = False,
-    ) -> None:
-        """List what runs and gets nowhere, and what was done.
-
-        What each is taken for, by which evidence.
-        """
-        from farm.cli import stalled as stalls
-
-        stalls.stalled(
-            connect,
-            with_silent=everything,
-            wanted=wanted(filter, columns, sort, is_quiet=quiet, is_json=json),
-        )
 
     @app.command(epilog=examples("farm stats", "farm stats --json"))
     def stats(columns: Annotated[str | None, columns_of("stats")] = None, json: Json = False) -> None:
@@ -264,6 +257,35 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
             wanted=wanted(filter, columns, sort, is_quiet=quiet, is_json=json),
         )
 
+
+def _add_stalled(app: typer.Typer, connect: Connect) -> None:
+    @app.command(
+        epilog=examples("farm stalled", "farm stalled 'kind=hung and node~gpu'", "farm stalled --all")
+    )
+    def stalled(
+        filter: Annotated[list[str] | None, filter_of("stalled")] = None,
+        everything: Annotated[
+            bool, typer.Option("--all", "-a", help="Also what works and has said nothing for a while.")
+        ] = False,
+        columns: Annotated[str | None, columns_of("stalled")] = None,
+        sort: Annotated[str | None, sort_of("stalled")] = None,
+        quiet: Quiet = False,
+        json: Json = False,
+    ) -> None:
+        """List what runs and gets nowhere, and what was done.
+
+        What each is taken for, by which evidence.
+        """
+        from farm.cli import stalled as stalls
+
+        stalls.stalled(
+            connect,
+            with_silent=everything,
+            wanted=wanted(filter, columns, sort, is_quiet=quiet, is_json=json),
+        )
+
+
+def _add_events(app: typer.Typer, connect: Connect) -> None:
     @app.command(
         epilog=examples(
             "farm events --follow",
@@ -308,6 +330,8 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
 
         events.hooks(connect, wanted(filter, columns, sort, is_quiet=quiet, is_json=json))
 
+
+def _add_fields(app: typer.Typer) -> None:
     @app.command(epilog=examples("farm fields", "farm fields tasks"))
     def fields(
         of: Annotated[
@@ -325,6 +349,8 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
 
         listing.explain(of, is_json=json)
 
+
+def _add_preview(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm preview 12", "farm preview 12 --frames 1-50 --output sheet.png"))
     def preview(
         job: JobName,
@@ -360,6 +386,8 @@ def add_looks(app: typer.Typer, connect: Connect) -> None:
             is_json=json,
         )
 
+
+def _add_waiting(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm watch 12", "farm watch 12 13 --fail-fast || farm logs 12"))
     def watch(
         jobs: JobNames,

@@ -24,6 +24,12 @@ from farm.cli.commands.options import (
 
 
 def add_nodes(app: typer.Typer, connect: Connect) -> None:
+    _add_lists(app, connect)
+    _add_joining(app, connect)
+    _add_draining(app, connect)
+
+
+def _add_lists(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm nodes", "farm nodes 'free>0 and vram>=24G' --columns name,vram,free"))
     def nodes(
         filter: Annotated[list[str] | None, filter_of("nodes")] = None,
@@ -49,6 +55,8 @@ def add_nodes(app: typer.Typer, connect: Connect) -> None:
 
         nodes.node(connect, node, only(columns, is_json=json))
 
+
+def _add_joining(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm invite", "farm invite --name blade-4 --for 2h --approve"))
     def invite(
         name: Annotated[
@@ -116,6 +124,8 @@ def add_nodes(app: typer.Typer, connect: Connect) -> None:
 
         joining.remove(connect(), nodes, force=force, is_quiet=quiet, is_json=json)
 
+
+def _add_draining(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm drain blade-3"))
     def drain(nodes: NodeNames, quiet: Silent = False, json: Json = False) -> None:
         """Give a machine no more work; what runs there goes on."""

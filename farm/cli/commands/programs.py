@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 
 def add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None:
+    _add_servers(app, programs)
+    _add_worker(app, programs)
+    _add_simulation(app, connect)
+    _add_live(app, programs, connect)
+    _add_demo(app, programs)
+
+
+def _add_servers(app: typer.Typer, programs: Programs) -> None:
     @app.command(epilog=examples("farm up"))
     def up() -> None:
         """Start a whole farm on this machine, in one process.
@@ -51,6 +59,8 @@ def add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None
 
         finish(programs.scheduler(load_settings()))
 
+
+def _add_worker(app: typer.Typer, programs: Programs) -> None:
     worker_app = typer.Typer(
         invoke_without_command=True,
         no_args_is_help=False,
@@ -60,6 +70,7 @@ def add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None
             "farm worker --devices configs/demo-nodes.toml#gpu-mix",
         ),
     )
+
     app.add_typer(worker_app, name="worker")
 
     @worker_app.callback()
@@ -98,6 +109,8 @@ def add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None
 
         finish(programs.benchmark(load_settings(), again))
 
+
+def _add_simulation(app: typer.Typer, connect: Connect) -> None:
     @app.command(epilog=examples("farm record --hours 12 night.json", "farm simulate night.json"))
     def record(
         file: Annotated[Path, typer.Argument(metavar="FILE.json", help="Where to write it.")],
@@ -162,6 +175,8 @@ def add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None
             wanted=only(columns, is_json=json),
         )  # fmt: skip
 
+
+def _add_live(app: typer.Typer, programs: Programs, connect: Connect) -> None:
     @app.command(epilog=examples("farm live", "farm live --once"))
     def live(
         interval: Annotated[float, typer.Option(metavar="SECONDS", help="How often to look.")] = 1.0,
@@ -170,6 +185,8 @@ def add_programs(app: typer.Typer, programs: Programs, connect: Connect) -> None
         """Watch jobs, nodes and events on the full screen; q quits."""
         finish(programs.live(connect(), interval, once))
 
+
+def _add_demo(app: typer.Typer, programs: Programs) -> None:
     @app.command(epilog=examples("farm demo", "farm demo --frames 24 --output ~/demo"))
     def demo(
         frames: Annotated[int, typer.Option(metavar="N", min=1, max=24, help="How many.")] = 12,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from farm.cli.commands.options import JOBS, Connect, Json, OrderOption, completing, examples, finish
+from farm.cli.commands import job_options as option
+from farm.cli.commands.options import Connect, Json, OrderOption, examples, finish
 
 _REST = "farm.rest"
 
@@ -39,190 +40,47 @@ def add_submit(app: typer.Typer, connect: Connect) -> None:
     )
     def submit(
         ctx: typer.Context,
-        paths: Annotated[
-            list[str] | None,
-            typer.Argument(metavar="PATH", help="A scene, a template or a bundle."),
-        ] = None,
-        frames: Annotated[
-            str | None,
-            typer.Option(
-                "--frames",
-                "-f",
-                metavar="RANGE",
-                help="1-100, 1-100x2, 10-1, 1,5,9-12; the scene's own if left out.",
-            ),
-        ] = None,
-        output: Annotated[
-            str | None,
-            typer.Option(
-                "--output",
-                "-o",
-                metavar="PATH",
-                help="Where frames go; #### is the frame, // the scene's directory.",
-            ),
-        ] = None,
-        parameters: Annotated[
-            list[str] | None,
-            typer.Option(
-                "-p", metavar="NAME=VALUE", help="A template's parameter, or file://values.yaml. Repeatable."
-            ),
-        ] = None,
-        environment: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--environment",
-                "--env",
-                metavar="PATH",
-                help="An environment template around a template's sessions. Repeatable.",
-            ),
-        ] = None,
-        name: Annotated[str | None, typer.Option(metavar="TEXT", help="The job's name.")] = None,
-        priority: Annotated[
-            int | None, typer.Option(metavar="0-100", help="Higher goes first; 50 when left out.")
-        ] = None,
-        user: Annotated[
-            str | None, typer.Option(metavar="NAME", help="Whose job it is; you when left out.")
-        ] = None,
-        preempt: Annotated[
-            bool,
-            typer.Option(
-                "--preempt", help="Stop others' frames for it that lose little, where the farm allows it."
-            ),
-        ] = False,
-        project: Annotated[
-            str | None, typer.Option(metavar="NAME", help="Whose share of the farm it uses.")
-        ] = None,
-        pool: Annotated[
-            str | None,
-            typer.Option(metavar="NAME[,NAME]", help="Only nodes of this pool, or of one of these."),
-        ] = None,
-        paused: Annotated[bool, typer.Option("--paused", help="Hold it until `farm resume`.")] = False,
-        retries: Annotated[
-            int | None,
-            typer.Option(
-                metavar="N", help="Failures a frame may have before it is given up; 2 when left out."
-            ),
-        ] = None,
-        max_running: Annotated[
-            int | None, typer.Option(metavar="N", help="At most so many frames at once.")
-        ] = None,
-        max_failed: Annotated[
-            int | None,
-            typer.Option(metavar="N", help="Stop the job when more frames failed; 100 when left out."),
-        ] = None,
-        limit: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--limit",
-                metavar="NAME[=N]",
-                help="Each frame takes 1 (or N) of this limit of the farm, such as a licence. Repeatable.",
-            ),
-        ] = None,
-        depends_on: Annotated[
-            list[str] | None,
-            typer.Option(metavar="JOB", help="Wait until this job is done. Repeatable.", autocompletion=JOBS),
-        ] = None,
-        frame_by_frame: Annotated[
-            bool,
-            typer.Option(
-                "--frame-by-frame", help="Each frame waits for the same one before it, not for the whole."
-            ),
-        ] = False,
-        hook: Annotated[
-            list[str] | None,
-            typer.Option(
-                metavar="NAME",
-                help="Call this hook of the farm when it is done, failed or stalls; see `farm hooks`.",
-                autocompletion=completing("hooks"),
-            ),
-        ] = None,
-        chunk_size: Annotated[
-            int | None, typer.Option(metavar="N", help="Frames a task; 1 when left out.")
-        ] = None,
-        chunk_s: Annotated[
-            str | None,
-            typer.Option(
-                "--chunk-s",
-                metavar="TIME",
-                help="As many frames a task as take about so long: 300, 5m. Blender.",
-            ),
-        ] = None,
-        profile: Annotated[
-            Literal["compute", "bandwidth", "balanced"] | None,
-            typer.Option(
-                help="What the frames cost most: arithmetic or memory traffic; found out when left out."
-            ),
-        ] = None,
-        reverse: Annotated[bool, typer.Option("--reverse", help="The last frame first.")] = False,
+        paths: option.Paths = None,
+        frames: option.FrameRange = None,
+        output: option.OutputPath = None,
+        parameters: option.Parameters = None,
+        environment: option.Environments = None,
+        name: option.JobTitle = None,
+        priority: option.Priority = None,
+        user: option.Owner = None,
+        preempt: option.Preempt = False,
+        project: option.Project = None,
+        pool: option.Pool = None,
+        paused: option.Paused = False,
+        retries: option.Retries = None,
+        max_running: option.MaxRunning = None,
+        max_failed: option.MaxFailed = None,
+        limit: option.LimitNeeds = None,
+        depends_on: option.DependsOn = None,
+        frame_by_frame: option.FrameByFrame = False,
+        hook: option.Hooks = None,
+        chunk_size: option.ChunkSize = None,
+        chunk_s: option.ChunkSeconds = None,
+        profile: option.Profile = None,
+        reverse: option.Reverse = False,
         order: OrderOption = None,
-        preview_first: Annotated[
-            bool, typer.Option("--preview-first", help="First, middle and last frame before the rest.")
-        ] = False,
-        probe: Annotated[
-            bool,
-            typer.Option(
-                "--probe", help="First find out on a GPU, with few samples, what the frames cost most."
-            ),
-        ] = False,
-        gpus: Annotated[
-            int | None,
-            typer.Option(
-                metavar="N", help="Each task has N GPUs of its own, and renders on them; else on processors."
-            ),
-        ] = None,
-        tiles: Annotated[
-            str | None,
-            typer.Option(
-                metavar="COLSxROWS",
-                help="Render each frame in tiles on several nodes: 2x2. Blender's Cycles.",
-            ),
-        ] = None,
-        sample_chunks: Annotated[
-            int | None,
-            typer.Option(
-                metavar="N", help="Render each frame N times with a share of its samples. Blender's Cycles."
-            ),
-        ] = None,
-        cold: Annotated[bool, typer.Option("--cold", help="Start the renderer anew for each task.")] = False,
-        film: Annotated[
-            str | None,
-            typer.Option(
-                "--film", help="Encode the frames into this film at the end ('' names it after them)."
-            ),
-        ] = None,
-        film_rate: Annotated[
-            str | None,
-            typer.Option("--film-rate", help="Frames a second of the film, such as 24 or 30000/1001."),
-        ] = None,
-        overwrite: Annotated[
-            bool, typer.Option("--overwrite", help="Move files that are in the way aside.")
-        ] = False,
-        trust_scripts: Annotated[
-            bool, typer.Option("--trust-scripts", help="Let scripts in the scene run.")
-        ] = False,
-        timeout: Annotated[
-            str | None, typer.Option(metavar="TIME", help="Stop a frame that takes longer: 600, 90m, 2h.")
-        ] = None,
-        on_stall: Annotated[
-            Literal["warn", "copy", "migrate", "kill"] | None,
-            typer.Option(
-                help="What to do about a frame that hangs or crawls; as the farm does when left out."
-            ),
-        ] = None,
-        pretend: Annotated[
-            bool, typer.Option("--pretend", help="Show what would be done; submit nothing.")
-        ] = False,
-        wait: Annotated[
-            bool, typer.Option("--wait", help="Follow to the end; exit 0 only if all is done.")
-        ] = False,
-        quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the job's number alone.")] = False,
+        preview_first: option.PreviewFirst = False,
+        probe: option.Probe = False,
+        gpus: option.GpuCount = None,
+        tiles: option.Tiles = None,
+        sample_chunks: option.SampleChunks = None,
+        cold: option.Cold = False,
+        film: option.Film = None,
+        film_rate: option.FilmRate = None,
+        overwrite: option.Overwrite = False,
+        trust_scripts: option.TrustScripts = False,
+        timeout: option.Timeout = None,
+        on_stall: option.OnStall = None,
+        pretend: option.Pretend = False,
+        wait: option.Wait = False,
+        quiet: option.NumberAlone = False,
         json: Json = False,
-        idempotency_key: Annotated[
-            str | None,
-            typer.Option(
-                metavar="TEXT", help="Submitting twice with one key makes one job; random when left out."
-            ),
-        ] = None,
+        idempotency_key: option.IdempotencyKey = None,
     ) -> None:
         """Submit a scene, a template, a bundle or a command.
 
@@ -231,58 +89,21 @@ def add_submit(app: typer.Typer, connect: Connect) -> None:
         scene, arguments for its renderer.
         """
         from farm.cli.submit import Wish
-        from farm.cli.submit_command import run_submit
+        from farm.cli.submit_command import Way, run_submit
 
         wish = Wish(
-            paths=tuple(paths or ()),
-            rest=ctx.meta.get(_REST),
-            parameters=tuple(parameters or ()),
-            environments=tuple(environment or ()),
-            frames=frames,
-            output=output,
-            name=name,
-            priority=priority,
-            user=user,
-            project=project,
-            is_preempting=preempt,
-            pool=pool,
-            is_paused=paused,
-            retries=retries,
-            max_running=max_running,
-            max_failed=max_failed,
-            limits=tuple(limit or ()),
-            depends_on=tuple(depends_on or ()),
-            chunk_size=chunk_size,
-            chunk_s=chunk_s,
-            profile=profile,
-            is_reverse=reverse,
-            order=order,
-            hooks=tuple(hook or ()),
-            is_frame_by_frame=frame_by_frame,
-            is_preview_first=preview_first,
-            is_probed=probe,
-            gpus=gpus,
-            is_cold=cold,
-            tiles=tiles,
-            sample_chunks=sample_chunks,
-            film=film,
-            film_rate=film_rate,
-            is_overwrite=overwrite,
-            is_trusting=trust_scripts,
-            timeout=timeout,
-            on_stall=on_stall,
-        )
-        finish(
-            run_submit(
-                connect,
-                wish,
-                is_pretend=pretend,
-                is_waiting=wait,
-                is_quiet=quiet,
-                is_json=json,
-                key=idempotency_key,
-            )
-        )
+            paths=tuple(paths or ()), rest=ctx.meta.get(_REST), parameters=tuple(parameters or ()),
+            environments=tuple(environment or ()), frames=frames, output=output, name=name,
+            priority=priority, user=user, project=project, is_preempting=preempt, pool=pool,
+            is_paused=paused, retries=retries, max_running=max_running, max_failed=max_failed,
+            limits=tuple(limit or ()), depends_on=tuple(depends_on or ()), chunk_size=chunk_size,
+            chunk_s=chunk_s, profile=profile, is_reverse=reverse, order=order, hooks=tuple(hook or ()),
+            is_frame_by_frame=frame_by_frame, is_preview_first=preview_first, is_probed=probe, gpus=gpus,
+            is_cold=cold, tiles=tiles, sample_chunks=sample_chunks, film=film, film_rate=film_rate,
+            is_overwrite=overwrite, is_trusting=trust_scripts, timeout=timeout, on_stall=on_stall,
+        )  # fmt: skip
+        way = Way(is_pretend=pretend, is_waiting=wait, is_quiet=quiet, is_json=json, key=idempotency_key)
+        finish(run_submit(connect, wish, way))
 
 
 OutputJson = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
