@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from typing import Any, Final
 
 from farm.cli import client
@@ -13,6 +12,7 @@ from farm.control.detail_fields import EVERY_FIELD
 from farm.errors import FarmError
 from farm.flow.filters import Field
 from farm.settings import load_settings
+from farm.silence import no_log
 
 Offer = tuple[str, str]
 """(what is typed, what it is)"""
@@ -92,20 +92,9 @@ def _starting(offers: Iterable[Offer], typed: str) -> list[Offer]:
 def _asked(ask: Callable[[client.Client], Iterable[Offer]]) -> list[Offer]:
     """What `ask` makes of the farm's answers; nothing where the farm can't be asked or answers strangely."""
     with (
-        _silence(),
+        no_log(),  # a warning would be read as an offer
         suppress(FarmError, KeyError, TypeError),
         closing(client.connect(load_settings(), patience_s=_PATIENCE_S)) as farm,
     ):
         return list(ask(farm))
     return []
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """A warning would be read as an offer. The rest of the process, which may be a script, keeps its log."""
-    before = logging.root.manager.disable
-    logging.disable()
-    try:
-        yield
-    finally:
-        logging.disable(before)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from farm.model.stalls import StallPolicy
 from farm.model.states import Outcome, TaskState
 from farm.model.work import JobSettings, OutputSpec, Submission
 from farm.settings import Settings, load_settings
+from farm.silence import no_log
 from farm.store import limits, nodes, steering, submitting
 from farm.store.engine import writing
 from farm.store.jobs import read_job
@@ -724,7 +724,7 @@ def run_seed(
     """Never raises for what the farm does: a violation is in the result."""
     base = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with (
-        nullcontext() if tracing else _silence(),
+        nullcontext() if tracing else no_log(),  # of thousands of faults
         tempfile.TemporaryDirectory(prefix="farm-simulation-", dir=base) as folder,
         closing(
             Farm(seed, database or new_database(), Path(folder), profile=profile, tracing=tracing)
@@ -742,14 +742,3 @@ def run_seed(
             )
     result.seed = seed
     return result
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """What the farm says about thousands of faults is of use in a trace alone."""
-    before = logging.root.manager.disable
-    logging.disable()
-    try:
-        yield
-    finally:
-        logging.disable(before)
