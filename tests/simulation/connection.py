@@ -1,8 +1,8 @@
 """SQLAlchemy's way to the database, cut short: the same statements and values, without its bookkeeping.
 
-A seed runs a thousand statements of some 5 µs each; SQLAlchemy's events, its pool and what it keeps of
-results come to ten times that. It still compiles the statements and converts values and rows. What is not
-plain (a first run, many sets of values, RETURNING, an insert) goes the whole way; with
+A seed runs a thousand statements of some 5 µs each; SQLAlchemy's events, its pool, its look-up of compiled
+statements and what it keeps of results come to ten times that. It still compiles each statement and converts
+rows. What is not plain (a first run, a list of any length) goes the whole way; with
 `Database(is_short=False)` everything does, and the histories are the same.
 """
 
@@ -21,19 +21,52 @@ from sqlalchemy.sql.compiler import SQLCompiler
 _Call = Callable[[sa.Connection], None]
 
 
-@dataclass(slots=True)
-class _Plain:
-    """What is kept of a compiled statement's first run."""
+class _Taken:
+    """Stands for the value of a parameter."""
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@dataclass(slots=True)
+class _Form:
+    """A statement, run with values for certain parameters: all that its next run needs."""
+
+    text: str
+    parts: list[tuple[str | None, Any, Any]]
+    """For each place in the text: (the parameter, None, how its value is converted), or (None, a value)."""
     metadata: Any
     """Of its rows; None: it has none."""
+
+    @classmethod
+    def of(cls, compiled: SQLCompiler, names: Sequence[str], metadata: Any, **parameters: Any) -> _Form:
+        taken = {name: _Taken(name) for name in names}
+        bound = compiled.construct_params(taken, escape_names=False, **parameters)
+        for column in compiled.insert_prefetch:
+            bound[compiled._within_exec_param_key_getter(column)] = column.default.arg
+        parts: list[tuple[str | None, Any, Any]] = []
+        for key in compiled.positiontup or ():
+            value = bound[key]
+            convert: Any = compiled._bind_processors.get(key)
+            if isinstance(value, _Taken):
+                parts.append((value.name, None, convert))
+            else:
+                parts.append((None, convert(value) if convert else value, None))
+        return cls(compiled.string, parts, metadata)
+
+    def given(self, values: Mapping[str, Any]) -> list[Any]:
+        return [
+            constant if name is None else convert(values[name]) if convert else values[name]
+            for name, constant, convert in self.parts
+        ]
 
 
 class _Changed:
     """The result of a statement without rows."""
 
-    def __init__(self, rowcount: int) -> None:
-        self.rowcount = rowcount
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self.rowcount = cursor.rowcount
+        self.inserted_primary_key = (cursor.lastrowid,)
 
 
 class _Wire:
@@ -71,46 +104,60 @@ class ShortConnection(sa.Connection):
     def _execute_clauseelement(
         self, elem: Any, distilled_parameters: Sequence[Mapping[str, Any]], execution_options: Any
     ) -> Any:
-        engine = self.engine
-        if len(distilled_parameters) > 1:
-            return super()._execute_clauseelement(elem, distilled_parameters, execution_options)  # type: ignore[arg-type]
-        values = distilled_parameters[0] if distilled_parameters else None
-        compiled, extracted, collected, _ = elem._compile_w_cache(
+        sets = distilled_parameters or ({},)
+        form = self._form(elem, tuple(sets[0]), is_many=len(sets) > 1)
+        if form is None:
+            return self._go_whole_way(elem, distilled_parameters, execution_options)
+        given = [form.given(values) for values in sets]
+        raw = self.engine.wire.dbapi_connection
+        try:
+            is_one = len(given) == 1
+            cursor = raw.execute(form.text, given[0]) if is_one else raw.executemany(form.text, given)
+        except sqlite3.Error as error:
+            self._handle_dbapi_exception(error, form.text, given, None, None)
+        if form.metadata is None:
+            return _Changed(cursor)
+        return IteratorResult(form.metadata, iter(cursor.fetchall()))
+
+    def _form(self, elem: Any, names: tuple[str, ...], *, is_many: bool) -> _Form | None:
+        """None: it has not run yet, or its text follows from the values."""
+        forms = self.engine.forms.setdefault(elem, {})
+        form = forms.get((names, is_many))
+        if form is not None:
+            return form
+        compiled, extracted, collected, _ = self._compiled(elem, names, is_many=is_many)
+        if compiled not in self.engine.plain:
+            return None
+        metadata = self.engine.plain[compiled]
+        form = _Form.of(
+            compiled, names, metadata, extracted_parameters=extracted, _collected_params=collected
+        )
+        forms[names, is_many] = form
+        return form
+
+    def _compiled(self, elem: Any, names: Sequence[str], *, is_many: bool) -> Any:
+        return elem._compile_w_cache(
             dialect=self.dialect,
-            compiled_cache=engine._compiled_cache,
-            column_keys=sorted(values) if values else [],
-            for_executemany=False,
+            compiled_cache=self.engine._compiled_cache,
+            column_keys=sorted(names),
+            for_executemany=is_many,
             schema_translate_map=None,
         )
-        plain = engine.plain.get(compiled)
-        if plain is None:
-            result = super()._execute_clauseelement(elem, distilled_parameters, execution_options)  # type: ignore[arg-type]
-            if _is_plain(compiled):
-                engine.plain[compiled] = _Plain(result._metadata if result.returns_rows else None)
-            return result
-        bound = compiled.construct_params(
-            values, escape_names=False, extracted_parameters=extracted, _collected_params=collected
-        )
-        statement, order, processors = compiled.string, compiled.positiontup, compiled._bind_processors
-        if compiled.post_compile_params or compiled.literal_execute_params:
-            expanded = compiled._process_parameters_for_postcompile(bound)
-            statement, order = expanded.statement, expanded.positiontup
-            processors = {**processors, **expanded.processors}
-        given = [processors[key](bound[key]) if key in processors else bound[key] for key in order]
-        try:
-            cursor = engine.wire.dbapi_connection.execute(statement, given)
-        except sqlite3.Error as error:
-            self._handle_dbapi_exception(error, statement, given, None, None)
-        if plain.metadata is None:
-            return _Changed(cursor.rowcount)
-        return IteratorResult(plain.metadata, iter(cursor.fetchall()))
+
+    def _go_whole_way(self, elem: Any, distilled_parameters: Any, execution_options: Any) -> Any:
+        result = super()._execute_clauseelement(elem, distilled_parameters, execution_options)
+        names = distilled_parameters[0] if distilled_parameters else ()
+        compiled = self._compiled(elem, names, is_many=len(distilled_parameters) > 1)[0]
+        if _is_plain(compiled):
+            self.engine.plain[compiled] = result._metadata if result.returns_rows else None
+        return result
 
 
 def _is_plain(compiled: SQLCompiler) -> bool:
-    """A query, or a change that tells how many rows it changed and nothing else."""
-    if compiled.isinsert:
-        return False
-    return not (compiled.update_prefetch or compiled.effective_returning)
+    """Its text is the same for all values, and what SQLAlchemy adds of its own are constants."""
+    is_fixed = not (compiled.post_compile_params or compiled.literal_execute_params)
+    are_constants = all(column.default.is_scalar for column in compiled.insert_prefetch)
+    return is_fixed and are_constants and not (compiled.update_prefetch or compiled.implicit_returning)
 
 
 class ShortEngine(sa.Engine):
@@ -130,7 +177,10 @@ class ShortEngine(sa.Engine):
         self.on_begin = on_begin
         self.on_commit = on_commit
         self.on_rollback = on_rollback
-        self.plain: WeakKeyDictionary[SQLCompiler, _Plain] = WeakKeyDictionary()
+        self.plain: WeakKeyDictionary[SQLCompiler, Any] = WeakKeyDictionary()
+        """Those that have run and are plain, with the metadata of their rows."""
+        self.forms: WeakKeyDictionary[Any, dict[tuple[tuple[str, ...], bool], _Form]] = WeakKeyDictionary()
+        """By statement, and by which parameters it was given."""
 
     def raw_connection(self) -> Any:
         return self.wire
