@@ -24,7 +24,7 @@ from farm.model.ids import AttemptId, JobId, NodeId, StepId
 from farm.model.machines import NodeView
 from farm.settings import Settings
 from farm.store import attempts, forecasts, learnt, policies
-from farm.store.engine import db_now
+from farm.store.engine import read_clock
 
 _SAVE_EVERY_S = 5.0
 _STEPS_KEPT = 20_000
@@ -113,7 +113,7 @@ class Matcher:
     ) -> tuple[Assignment, ...]:
         """Which tasks start where now, short ones that queue behind others among them."""
         self._has_work = True
-        now = float(db.scalar(sa.select(db_now())) or 0.0)
+        now = read_clock(db)
         groups, free, kept = sharing.read(db, self._settings, groups).round(groups, views)
 
         def policy(

@@ -14,7 +14,7 @@ from farm.model.machines import Node
 from farm.model.scaling import ModelNow, ScaleRule, Scaling
 from farm.model.states import NodeState
 from farm.store import events, hooks, learnt, nodes
-from farm.store.engine import db_now, writing
+from farm.store.engine import read_clock, writing
 
 _LOOK_S: Final = 5.0
 EVENTS: Final[Mapping[Scaling, EventKind]] = {
@@ -49,7 +49,7 @@ class Scaler:
         with writing(self._engine) as db:
             hooks.alone(db)
             farm, known = learnt.read_farm(db), nodes.list_nodes(db)
-            at = float(db.scalar(sa.select(db_now())) or 0.0)
+            at = read_clock(db)
             for name, rule in self._rules.items():
                 seen = model_now(rule.model, farm, known)
                 self._watches[name], wanted = decide(rule, self._watches[name], seen, now)

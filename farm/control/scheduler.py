@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
@@ -57,7 +57,7 @@ from farm.store import (
     stalling,
 )
 from farm.store.engine import reading
-from farm.store.leader import Lead, acquire, leading, resign
+from farm.store.leader import Lead, acquire, is_led_by_another, leading, resign
 from farm.text import clean, duration, plural
 from farm.trouble import Trouble
 from farm.wire import queues as names
@@ -103,6 +103,41 @@ class Heard:
     telemetry: list[Telemetry] = field(default_factory=list)
     is_nudged: bool = False
     unreadable: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Settled:
+    """What came of messages that were stored."""
+
+    answers: list[tuple[NodeId, object]] = field(default_factory=list)
+    has_news: bool = False
+    """Something that matching looks at now, and not only every second: most heartbeats say nothing new."""
+
+    def add(self, other: _Settled) -> None:
+        self.answers += other.answers
+        self.has_news |= other.has_news
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Silent:
+    """What silence there is, and the leases that ran out in it."""
+
+    silence: Silence
+    is_patient: bool
+    """Most nodes are silent: their leases are given up later."""
+    expired: Sequence[tuple[AttemptId, JobId]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Owed:
+    """What is to be sent to nodes."""
+
+    messages: Sequence[outbox.Owed] = ()
+    leased: Mapping[AttemptId, dispatching.Leased] = field(default_factory=dict)
+    """What launches among them name, as far as it is still to be started."""
+
+    def of(self, launch: outbox.Owed) -> list[dispatching.Leased]:
+        return [self.leased[a] for a in launch.payload["attempt_ids"] if a in self.leased]
 
 
 def sort_messages(bodies: Iterable[bytes]) -> Heard:
@@ -212,7 +247,9 @@ class Scheduler:
         now = self._clock()
         if self._lead is not None and now - self._renewed_at < self._settings.leader_ttl_s / 3:
             return True
-        lead = acquire(self._engine, holder=self._holder, ttl_s=self._settings.leader_ttl_s)
+        lead = None
+        if self._lead is not None or not is_led_by_another(self._engine, self._holder):
+            lead = acquire(self._engine, holder=self._holder, ttl_s=self._settings.leader_ttl_s)
         if lead is None:
             self._step_down()
             if not self._stands_by:
@@ -261,21 +298,19 @@ class Scheduler:
         for body in heard.unreadable:
             self._intake.park(body, by=self._holder, reason="this version cannot read it")
         try:
-            answers = self._settle(heard)
+            settled = self._settle(heard)
         except DBAPIError:
-            answers = self._settle_one_by_one(bodies)
+            settled = self._settle_one_by_one(bodies)
         reach("scheduler.settled")
         self._intake.acknowledge()
         reach("scheduler.acknowledged")
-        has_work = bool(heard.reports or heard.heartbeats or heard.is_nudged)
         is_due = self._clock() - self._watched_at >= _WATCH_EVERY_S
         if is_due:
             self._watched_at = self._clock()
             if self._sent:
                 with self._leading() as db:
                     self._take_out_sent(db)
-            self._watch()
-            self._cut_chunks()
+            self._look_around()
             if self._matcher.is_save_due:
                 with self._leading() as db:
                     self._matcher.save(db)
@@ -285,48 +320,49 @@ class Scheduler:
             if self._settings.preempt_from is not None:
                 self._make_way(self._settings.preempt_from)
             self._publisher.heartbeat()
-        assigned = self._dispatch() if has_work or is_due or not self._may_wait else 0
-        sent = self._send(answers)
-        # With work still flowing the next round must not wait; otherwise a message will wake it.
-        self._may_wait = not (assigned or sent)
+        if settled.has_news or heard.is_nudged or is_due or not self._may_wait:
+            assigned, owed = self._dispatch()
+            self._send(owed, settled.answers)
+            # With work still flowing the next round must not wait; otherwise a message will wake it.
+            self._may_wait = not (assigned or owed.messages)
+        else:
+            self._send(_Owed(), settled.answers)
         self._linger_s = _AHEAD_LINGER_S if self._matcher.is_ahead else _LINGER_S
 
     def _leading(self) -> contextlib.AbstractContextManager[sa.Connection]:
         assert self._lead is not None
         return leading(self._engine, self._lead)
 
-    def _settle_one_by_one(self, bodies: Sequence[bytes]) -> list[tuple[NodeId, object]]:
+    def _settle_one_by_one(self, bodies: Sequence[bytes]) -> _Settled:
         """Something in a batch that the database will not take must not keep the rest out for ever."""
-        answers: list[tuple[NodeId, object]] = []
+        settled = _Settled()
         for body in bodies:
             heard = sort_messages([body])
             if heard.unreadable:
                 continue  # parked already
             try:
-                answers += self._settle(heard)
+                settled.add(self._settle(heard))
             except DBAPIError:
                 _LOG.exception("parked a message that the database does not take")
                 self._intake.park(body, by=self._holder, reason="the database does not take it")
-        return answers
+        return settled
 
-    def _settle(self, heard: Heard) -> list[tuple[NodeId, object]]:
-        """Store what was heard, in one transaction; returns the answers to be sent."""
+    def _settle(self, heard: Heard) -> _Settled:
+        """Store what was heard, in one transaction."""
+        settled = _Settled()
         if not (heard.reports or heard.heartbeats or heard.telemetry):
-            return []
-        answers: list[tuple[NodeId, object]] = []
+            return settled
         with self._leading() as db:
             self._take_out_sent(db)
-            self._settle_reports(db, heard.reports, answers)
+            self._settle_reports(db, heard.reports, settled)
             for beat in heard.heartbeats.values():
-                self._settle_heartbeat(db, beat, answers)
+                self._settle_heartbeat(db, beat, settled)
             for node_id, progress, chunks in _by_node(heard.telemetry):
                 settling.progressed(db, node_id, progress)
                 logs.append(db, node_id, chunks)
-        return answers
+        return settled
 
-    def _settle_reports(
-        self, db: sa.Connection, reports: Sequence[Reports], answers: list[tuple[NodeId, object]]
-    ) -> None:
+    def _settle_reports(self, db: sa.Connection, reports: Sequence[Reports], settled: _Settled) -> None:
         begun: dict[NodeId, dict[AttemptId, None]] = {}
         ended: dict[NodeId, dict[AttemptId, Finished]] = {}
         for report in reports:
@@ -346,12 +382,11 @@ class Scheduler:
                 settling.started(db, node_id, still)
         settling.finished(db, {node_id: list(found.values()) for node_id, found in ended.items()})
         for node_id, finished in ended.items():
-            answers.append((node_id, ReportsAccepted(attempt_ids=tuple(finished))))
+            settled.answers.append((node_id, ReportsAccepted(attempt_ids=tuple(finished))))
+            settled.has_news = True
             self._ended.update(finished)
 
-    def _settle_heartbeat(
-        self, db: sa.Connection, beat: Heartbeat, answers: list[tuple[NodeId, object]]
-    ) -> None:
+    def _settle_heartbeat(self, db: sa.Connection, beat: Heartbeat, settled: _Settled) -> None:
         settings = self._settings
         hearing = nodes.heard(db, beat, rival_s=settings.lease_s)
         if hearing.refused:
@@ -359,49 +394,74 @@ class Scheduler:
             # Twice: two agents of one name take from the node's queue in turn, and with one answer to each
             # of them every refusal would go to the other one, for ever.
             refusal = HeartbeatAnswer(sequence=beat.sequence, refused=hearing.refused)
-            answers += [(beat.node_id, refusal)] * 2
+            settled.answers += [(beat.node_id, refusal)] * 2
             return
         if hearing.wants_hello:
-            answers.append((beat.node_id, SayHello()))
+            settled.answers.append((beat.node_id, SayHello()))
             return
         if hearing.is_old:
             return
         stalling.witness(db, beat.node_id, beat.evidence)
         settling.lock_jobs_of(db, beat.attempts)
-        kept, stop = leases.renew(db, beat.node_id, beat.attempts, lease_s=settings.lease_s)
-        unsent, gone = leases.unheard(db, beat.node_id, set(beat.attempts), relaunch_s=settings.relaunch_s)
-        if unsent:
-            outbox.owe_launches(db, {beat.node_id: unsent})
-        if gone and not hearing.is_first:
-            settling.lock_jobs_of(db, gone)
+        renewal = leases.renew(
+            db, beat.node_id, beat.attempts, lease_s=settings.lease_s, relaunch_s=settings.relaunch_s
+        )
+        if renewal.unsent:
+            outbox.owe_launches(db, {beat.node_id: renewal.unsent})
+        settled.has_news |= hearing.is_news or bool(renewal.unsent or renewal.gone)
+        if renewal.gone and not hearing.is_first:
+            settling.lock_jobs_of(db, renewal.gone)
             reason = f"{beat.node_id} says that it does not run it any more"
-            lost = [Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in gone]
+            lost = [Finished(attempt_id=a, outcome=Outcome.NODE_LOST, reason=reason) for a in renewal.gone]
             settling.finished(db, {beat.node_id: lost})
         answer = HeartbeatAnswer(
-            sequence=beat.sequence, keep=tuple(kept), stop=tuple(stop), heard_at=hearing.at
+            sequence=beat.sequence,
+            keep=tuple(renewal.kept),
+            stop=tuple(renewal.stop),
+            heard_at=hearing.at,
         )
-        answers.append((beat.node_id, answer))
+        settled.answers.append((beat.node_id, answer))
 
-    def _watch(self) -> None:
-        """Silent nodes and leases that ran out: only after nodes could be heard for a whole lease."""
-        settings = self._settings
-        if self._clock() - self._settled_since < settings.lease_s:
-            return
-        suspect_s = settings.suspect_s
+    def _look_around(self) -> None:
+        """What no message tells: silent nodes, leases that ran out, chunks to be cut anew.
+
+        Nearly always there is none of it: one reading says so, and nothing is written.
+        """
+        # Of silence only after nodes could be heard for a whole lease.
+        is_settled = self._clock() - self._settled_since >= self._settings.lease_s
         with reading(self._engine) as db:
-            silence = leases.silence(db, heard_s=suspect_s)
-            if settings.outage_s and is_outage(silence):
-                self._outage_at = self._clock()
-            # Nodes do not come back all at once: they get a whole lease from when most are heard again.
-            is_patient = self._clock() - self._outage_at < settings.lease_s
-            expired = leases.expired(db, grace_s=settings.outage_s if is_patient else 0.0)
+            seen = self._see_silence(db) if is_settled else None
+            steps = chunking.adaptive_steps(db)
+            slots = sum(v.capabilities.slots for v in nodes.views(db, {}) if v.accepts_work) if steps else 0
+        if seen is not None:
+            self._act_on_silence(seen)
+        if steps:
+            self._cut_chunks(steps, slots)
+
+    def _see_silence(self, db: sa.Connection) -> _Silent | None:
+        """None: there is nothing to be done about it."""
+        settings = self._settings
+        silence = leases.silence(db, heard_s=settings.suspect_s)
+        if settings.outage_s and is_outage(silence):
+            self._outage_at = self._clock()
+        # Nodes do not come back all at once: they get a whole lease from when most are heard again.
+        is_patient = self._clock() - self._outage_at < settings.lease_s
+        grace_s = settings.outage_s if is_patient else 0.0
+        expired = leases.expired(db, grace_s=grace_s) if silence.silent else []
+        is_news = nodes.is_silence_news(db, suspect_s=settings.suspect_s, offline_s=settings.lease_s)
+        if not expired and not is_news and is_patient is self._is_patient:
+            return None
+        return _Silent(silence=silence, is_patient=is_patient, expired=expired)
+
+    def _act_on_silence(self, seen: _Silent) -> None:
+        settings, expired = self._settings, seen.expired
         if expired:
             reach("scheduler.expiring")
         with self._leading() as db:
-            nodes.watch(db, suspect_s=suspect_s, offline_s=settings.lease_s)
-            if is_patient is not self._is_patient:
-                self._is_patient = is_patient
-                _tell_of_outage(db, silence if is_patient else None, settings.outage_s)
+            nodes.watch(db, suspect_s=settings.suspect_s, offline_s=settings.lease_s)
+            if seen.is_patient is not self._is_patient:
+                self._is_patient = seen.is_patient
+                _tell_of_outage(db, seen.silence if seen.is_patient else None, settings.outage_s)
             if expired:
                 moves.lock_jobs(db, {job_id for _, job_id in expired})
                 settling.expire_leases(db, [attempt_id for attempt_id, _ in expired])
@@ -432,13 +492,11 @@ class Scheduler:
                 moves.lock_jobs(db, {way.victim.job_id for way in ways})
                 preempting.stop(db, ways)
 
-    def _cut_chunks(self) -> None:
-        """Cut waiting chunks anew where what was rendered says that others would take their time."""
-        with reading(self._engine) as db:
-            steps = chunking.adaptive_steps(db)
-            if not steps:
-                return
-            slots = sum(v.capabilities.slots for v in nodes.views(db, {}) if v.accepts_work)
+    def _cut_chunks(self, steps: Sequence[chunking.AdaptiveStep], slots: int) -> None:
+        """Cut waiting chunks anew where what was rendered says that others would take their time.
+
+        slots: of all nodes that take work.
+        """
         with self._leading() as db:
             moves.lock_jobs(db, {step.job_id for step in steps})
             for step in steps:
@@ -452,20 +510,21 @@ class Scheduler:
                 if made is not None:
                     chunking.cut_anew(db, step, list(tasks), made)
 
-    def _dispatch(self) -> int:
-        """Match and lease; returns how many tasks were assigned."""
+    def _dispatch(self) -> tuple[int, _Owed]:
+        """Match and lease; returns how many tasks were assigned, and all that is owed to nodes then."""
         with reading(self._engine) as db:
             if self._ended:
                 self._matcher.learn(db, self._ended)
                 self._ended.clear()
             groups = ready.groups(db)
-            if not groups:
+            plan: Sequence[Assignment] = ()
+            if groups:
+                views = nodes.views(db, ready.uses(db))
+                plan = self._matcher.plan(db, groups, views, limit=self._settings.batch)
+            else:
                 self._matcher.nothing_waits()
-                return 0
-            views = nodes.views(db, ready.uses(db))
-            plan = self._matcher.plan(db, groups, views, limit=self._settings.batch)
-        if not plan:
-            return 0
+            if not plan:
+                return 0, self._read_owed(db)
         reach("scheduler.matched")
         needs = {g.step_id: limits_needed(g.demand.amounts) for g in groups if g.demand.amounts}
         by_step: dict[StepId, list[Assignment]] = {}
@@ -493,28 +552,26 @@ class Scheduler:
                     for task in tasks
                 )
             dispatching.lease(db, given, lease_s=self._settings.lease_s)
+            owed = self._read_owed(db)
         reach("scheduler.leased")
-        return len(given)
+        return len(given), owed
+
+    def _read_owed(self, db: sa.Connection) -> _Owed:
+        """The outbox, less what was sent."""
+        messages = [m for m in outbox.read(db, limit=self._settings.batch) if m.id not in self._sent]
+        attempts = [a for m in messages if m.kind == "launch" for a in m.payload["attempt_ids"]]
+        leased = dispatching.leased(db, attempts) if attempts else ()
+        return _Owed(messages=messages, leased={each.attempt_id: each for each in leased})
 
     # --- sending ----------------------------------------------------------------------------------
 
-    def _send(self, answers: Sequence[tuple[NodeId, object]]) -> int:
-        """Send answers and everything in the outbox; what the broker confirmed is taken out of it."""
-        with reading(self._engine) as db:
-            owed = [m for m in outbox.read(db, limit=self._settings.batch) if m.id not in self._sent]
-            attempts = [a for m in owed if m.kind == "launch" for a in m.payload["attempt_ids"]]
-            leased = {each.attempt_id: each for each in dispatching.leased(db, attempts)} if attempts else {}
-            launches = {
-                message.id: self._launches(
-                    db, [leased[a] for a in message.payload["attempt_ids"] if a in leased]
-                )
-                for message in owed
-                if message.kind == "launch"
-            }
-        if not owed and not answers:
-            return 0
+    def _send(self, owed: _Owed, answers: Sequence[tuple[NodeId, object]]) -> None:
+        """Send answers and what is owed; what the broker confirmed is taken out of the outbox later."""
+        if not owed.messages and not answers:
+            return
+        launches = {m.id: self._launches(owed.of(m)) for m in owed.messages if m.kind == "launch"}
         reach("scheduler.sending")
-        for message in owed:
+        for message in owed.messages:
             node_id = NodeId(message.node_id)
             if message.kind == "launch":
                 for launch in launches[message.id]:
@@ -535,20 +592,19 @@ class Scheduler:
             _LOG.warning("no queue for %s", ", ".join(sorted(self._publisher.unroutable)))
             self._publisher.unroutable.clear()
         reach("scheduler.sent")
-        self._sent.update(message.id for message in owed)
-        return len(owed)
+        self._sent.update(message.id for message in owed.messages)
 
     def _take_out_sent(self, db: sa.Connection) -> None:
         """What was sent leaves the outbox with the next transaction; a crash before that sends it twice."""
         outbox.sent(db, self._sent)
         self._sent.clear()
 
-    def _launches(self, db: sa.Connection, waiting: Sequence[dispatching.Leased]) -> list[Launch]:
+    def _launches(self, waiting: Sequence[dispatching.Leased]) -> list[Launch]:
         """Launch messages for attempts that wait to be started, one for each step."""
         by_step: dict[StepId, list[Order]] = {}
         scripts: dict[StepId, StepScript] = {}
         for leased in waiting:
-            script = self._script(db, leased.job_id, leased.step_id, leased.edition)
+            script = self._script(leased.job_id, leased.step_id, leased.edition)
             scripts[leased.step_id] = script
             space = self._spaces.of(leased.job_id, edition=leased.edition)
             order = Order(
@@ -566,14 +622,15 @@ class Scheduler:
             by_step.setdefault(leased.step_id, []).append(order)
         return [Launch(script=scripts[s], orders=tuple(orders)) for s, orders in by_step.items()]
 
-    def _script(self, db: sa.Connection, job_id: JobId, step_id: StepId, edition: int) -> StepScript:
+    def _script(self, job_id: JobId, step_id: StepId, edition: int) -> StepScript:
         """What all attempts of the step share: read once for each edition of the job."""
         key = (step_id, edition)
         if key in self._scripts:
             self._scripts.move_to_end(key)
             return self._scripts[key]
         submission, parameters = self._spaces.source(job_id, edition=edition)
-        job = jobs.read_job(db, job_id)
+        with reading(self._engine) as db:
+            job = jobs.read_job(db, job_id)
         for step in job.steps:
             self._scripts[step.id, edition] = StepScript(
                 job_id=job_id,

@@ -18,7 +18,7 @@ from farm.model.machines import NodeView
 from farm.model.sharing import read_reservation
 from farm.settings import Settings
 from farm.store import limits, preempting, ready
-from farm.store.engine import db_now
+from farm.store.engine import read_clock
 from farm.text import duration, plural
 
 
@@ -91,7 +91,7 @@ def read(db: sa.Connection, settings: Settings, groups: Sequence[Group]) -> Shar
     now = 0.0
     wide = [group for group in groups if group.ready > 0 and keep.is_wide(group)]
     if wide and settings.wide_patience_s is not None:
-        now = float(db.scalar(sa.select(db_now())) or 0.0)
+        now = read_clock(db)
         late = [group for group in wide if now - group.submitted_at >= settings.wide_patience_s]
         found = ready.idle_since(db, late)
         idle_since = {step: at for step, at in found.items() if now - at >= settings.wide_patience_s}

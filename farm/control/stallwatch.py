@@ -139,7 +139,8 @@ class StallWatch:
         if _is_crowd(judged):
             _LOG.warning("many nodes wait for a disk: the file server is to blame, nothing is moved")
             stalled = [(seen, v) for seen, v in stalled if v.kind is not StallKind.WEDGED]
-        speculates = self._settings.speculate and not ready.groups(db)
+        steady = [seen for seen, v in judged if not v.is_stall and self._may_be_copied(seen)]
+        speculates = self._settings.speculate and bool(steady) and not ready.groups(db)
         if not stalled and not speculates:
             return []
         rooms = _Rooms(db, self._settings, self._run_times)
@@ -166,11 +167,14 @@ class StallWatch:
             reason = f"{verdict.kind}: {verdict.text}"
             steps.append(_Step(seen=seen, action=action, reason=reason, left_s=left_s if is_slow else None))
         if speculates and not steps:
-            steps += self._speculations([seen for seen, v in judged if not v.is_stall], rooms)
+            steps += self._speculations(steady, rooms)
         return steps
 
     def _policy(self, seen: Running) -> StallPolicy:
         return seen.settings.on_stall or self._settings.on_stall
+
+    def _may_be_copied(self, seen: Running) -> bool:
+        return _can_be_copied(seen) and self._policy(seen) in (StallPolicy.COPY, StallPolicy.MIGRATE)
 
     def _left_s(self, seen: Running) -> float | None:
         by_progress = remaining_s(seen.evidence)
@@ -190,7 +194,6 @@ class StallWatch:
                 places=rooms.places(seen),
             )
             for at, seen in enumerate(running)
-            if _can_be_copied(seen) and self._policy(seen) in (StallPolicy.COPY, StallPolicy.MIGRATE)
         ]
         steps = []
         after_s = self._settings.stall_after_s

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
@@ -44,13 +45,13 @@ _LIBRARY_ERRORS: Final = (
 def create_job(template: dict[str, Any], given: Mapping[str, str]) -> tuple[Any, dict[str, tuple[str, str]]]:
     """The library's job, and all its parameters as (type, text)."""
     from openjd.model import create_job as instantiate
-    from openjd.model import decode_job_template, preprocess_job_parameters
+    from openjd.model import preprocess_job_parameters
 
     check_tree(template, "the template")
     _check_steps(template)
     _check_parameters(given)
     try:
-        decoded = decode_job_template(template=template, supported_extensions=EXTENSIONS)
+        decoded = _decoded(json.dumps(template))
     except _LIBRARY_ERRORS as error:
         raise UserError("the template is no valid Open Job Description:" + _lines(error)) from error
     try:
@@ -75,6 +76,14 @@ def create_job(template: dict[str, Any], given: Mapping[str, str]) -> tuple[Any,
         raise UserError(f"the template makes no job{told}:" + _lines(error)) from error
     _check_ranges(job)
     return job, parameters
+
+
+@lru_cache(maxsize=64)
+def _decoded(template: str) -> Any:
+    """The library's reading of a template: most of the making of a job, and one template makes many jobs."""
+    from openjd.model import decode_job_template
+
+    return decode_job_template(template=json.loads(template), supported_extensions=EXTENSIONS)
 
 
 def check_job_template(template: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -69,6 +68,20 @@ _ENDED_EVENTS = {
     JobState.FAILED: EventKind.JOB_FAILED,
     JobState.CANCELLED: EventKind.JOB_CANCELLED,
 }
+_WRITE_REASON = (
+    sa.update(_JOB)
+    .where(_JOB.c.id == sa.bindparam("of_job"))
+    .values(changed_at=db_now(), reason=sa.bindparam("new_reason"))
+)
+_WRITE_STATE = _WRITE_REASON.values(state=sa.bindparam("new_state"), finished_at=None)
+_WRITE_END = _WRITE_STATE.values(finished_at=db_now())
+_DEPENDENTS = sa.select(_NEEDS.c.job_id).where(_NEEDS.c.needs_job_id == sa.bindparam("job_id"))
+_LAST_NODE = (
+    sa.select(_ATTEMPT.c.node_id)
+    .where(_ATTEMPT.c.job_id == sa.bindparam("job_id"))
+    .order_by(_ATTEMPT.c.assigned_at.desc())
+    .limit(1)
+)
 _TOUCH = sa.update(_JOB).where(_JOB.c.id == sa.bindparam("job_id")).values(changed_at=db_now())
 
 
@@ -194,20 +207,19 @@ def _write_state(db: sa.Connection, job_id: JobId, before: _Standing, outcome: A
     if before.state is outcome.state and before.reason == outcome.reason:
         db.execute(_TOUCH, {"job_id": job_id})
         return
-    values: dict[str, Any] = {"changed_at": db_now(), "reason": outcome.reason}
-    if before.state is not outcome.state:
-        values["state"] = str(outcome.state)
-        values["finished_at"] = db_now() if outcome.state in ENDED_JOBS else None
-    db.execute(sa.update(_JOB).where(_JOB.c.id == job_id).values(**values))
+    changed = {"of_job": job_id, "new_reason": outcome.reason}
+    if before.state is outcome.state:
+        db.execute(_WRITE_REASON, changed)
+    else:
+        written = _WRITE_END if outcome.state in ENDED_JOBS else _WRITE_STATE
+        db.execute(written, {**changed, "new_state": str(outcome.state)})
     if before.state is outcome.state or outcome.state not in ENDED_JOBS:
         return
     job = read_job(db, job_id)
     events.happened(db, _ENDED_EVENTS[outcome.state], outcome.reason or job.name, job_id=job_id)
     _owe_tidying(db, job)
     if outcome.state is JobState.DONE:
-        dependents: list[int] = list(
-            db.scalars(sa.select(_NEEDS.c.job_id).where(_NEEDS.c.needs_job_id == job_id))
-        )
+        dependents: list[int] = list(db.scalars(_DEPENDENTS, {"job_id": job_id}))
         moves.lock_jobs(db, dependents)
         advance_jobs(db, [JobId(i) for i in dependents])
 
@@ -216,12 +228,7 @@ def _owe_tidying(db: sa.Connection, job: Job) -> None:
     """A node that worked for the job removes its private directories; that also fences late attempts."""
     if not job.output_directories:
         return
-    node_id = db.scalar(
-        sa.select(_ATTEMPT.c.node_id)
-        .where(_ATTEMPT.c.job_id == job.id)
-        .order_by(_ATTEMPT.c.assigned_at.desc())
-        .limit(1)
-    )
+    node_id = db.scalar(_LAST_NODE, {"job_id": job.id})
     if node_id is not None:
         outbox.owe_control(db, node_id, TidyJob(job_uid=job.uid, directories=job.output_directories))
 

@@ -124,7 +124,6 @@ def newest_done(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list
         .scalar_subquery()
     )
     query = _newest_done(
-        job_id,
         _ATTEMPT.c.step_id,
         _ATTEMPT.c.runtime_s,
         _ATTEMPT.c.load_s,
@@ -133,7 +132,7 @@ def newest_done(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list
         _ATTEMPT.c.device_id,
         _ATTEMPT.c.decision,
         sa.func.coalesce(_ATTEMPT.c.started_at - begun, 0.0).label("before_s"),
-    ).limit(limit)
+    )
     return [
         Done(
             step_id=StepId(row.step_id),
@@ -145,19 +144,25 @@ def newest_done(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list
             device_id=row.device_id,
             decision=rows.from_json(Decision, row.decision) if row.decision else None,
         )
-        for row in db.execute(query)
+        for row in db.execute(query, {"of_job": job_id, "most": limit})
     ]
 
 
 def newest_runtimes_s(db: sa.Connection, job_id: JobId, *, limit: int = 2_000) -> list[float]:
     """Of a job's accepted attempts, newest first."""
-    return list(db.scalars(_newest_done(job_id, _ATTEMPT.c.runtime_s).limit(limit)))
+    return list(db.scalars(_NEWEST_RUNTIMES, {"of_job": job_id, "most": limit}))
 
 
-def _newest_done(job_id: JobId, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    is_told = _ATTEMPT.c.runtime_s.is_not(None)
-    query = sa.select(*columns).where(_ATTEMPT.c.job_id == job_id, _ATTEMPT.c.state == "succeeded", is_told)
-    return query.order_by(_ATTEMPT.c.finished_at.desc())
+def _newest_done(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    query = sa.select(*columns).where(
+        _ATTEMPT.c.job_id == sa.bindparam("of_job"),
+        _ATTEMPT.c.state == "succeeded",
+        _ATTEMPT.c.runtime_s.is_not(None),
+    )
+    return query.order_by(_ATTEMPT.c.finished_at.desc()).limit(sa.bindparam("most"))
+
+
+_NEWEST_RUNTIMES = _newest_done(_ATTEMPT.c.runtime_s)
 
 
 def first_starts(db: sa.Connection, job_id: JobId) -> dict[StepId, float]:

@@ -21,9 +21,14 @@ def insert_many(db: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any
     if not rows:
         return
     if db.dialect.name == "sqlite":
-        db.execute(sa.insert(table), list(rows))
+        db.execute(_plain_insert(table), list(rows))
         return
     db.execute(_inserting(table, tuple(rows[0])), {"rows": json.dumps(rows)})
+
+
+@cache
+def _plain_insert(table: sa.Table) -> sa.Insert:
+    return sa.insert(table)
 
 
 @cache

@@ -17,7 +17,7 @@ from farm.model.machines import Capabilities
 from farm.model.states import JobState, TaskState
 from farm.store import moves, outbox, rows
 from farm.store.bulk import insert_many, update_many
-from farm.store.engine import among_ids, db_now
+from farm.store.engine import among_ids, db_now, none_of
 from farm.store.ready import nodes_excluded, nodes_taking_work
 from farm.store.tables import AttemptRow, JobRow, StepRow, TaskRow
 
@@ -57,7 +57,9 @@ def claim(db: sa.Connection, step_id: StepId, places: Sequence[tuple[NodeId, int
 def _claim(db: sa.Connection, step_id: StepId, count: int, kept_away: Sequence[str]) -> list[Claimed]:
     if count <= 0:
         return []
-    taken = db.execute(_claim_query(), {"of_step": step_id, "most": count, "away": list(kept_away)}).all()
+    taken = db.execute(
+        _claim_query(db.dialect.name), {"of_step": step_id, "most": count, "away": list(kept_away)}
+    ).all()
     moves.count(db, {(step_id, TaskState.READY, TaskState.ASSIGNED): len(taken)})
     return [
         Claimed(
@@ -73,11 +75,12 @@ def _claim(db: sa.Connection, step_id: StepId, count: int, kept_away: Sequence[s
 
 
 @cache
-def _claim_query() -> sa.Update:
+def _claim_query(dialect: str) -> sa.Update:
     now = db_now()
-    kept_away: Any = sa.bindparam("away", expanding=True)
     may = sa.or_(
-        _TASK.c.avoid_node.is_(None), _TASK.c.avoid_until <= now, _TASK.c.avoid_node.not_in(kept_away)
+        _TASK.c.avoid_node.is_(None),
+        _TASK.c.avoid_until <= now,
+        none_of(dialect, _TASK.c.avoid_node, "away"),
     )
     is_active = sa.exists().where(
         _STEP.c.id == sa.bindparam("of_step"),

@@ -38,6 +38,14 @@ def _now_sqlite(element: Any, compiler: Any, **kw: Any) -> str:
     return "farm_now()"
 
 
+def read_clock(db: sa.Connection) -> float:
+    """The database's clock, in seconds since the epoch."""
+    return float(db.scalar(_NOW) or 0.0)
+
+
+_NOW = sa.select(db_now())
+
+
 def among(
     db: sa.Connection, column: sa.ColumnElement[Any], values: Collection[int] | Collection[str]
 ) -> sa.ColumnElement[bool]:
@@ -52,6 +60,14 @@ def among(
 def among_ids(dialect: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
     """As `among`, for a statement that is built once: its parameter `ids` is a sorted list."""
     return _among(dialect, column)
+
+
+def none_of(dialect: str, column: sa.ColumnElement[Any], name: str) -> sa.ColumnElement[bool]:
+    """`column NOT IN` the list that the parameter `name` is, for a statement that is built once."""
+    if dialect == "sqlite":
+        array: Any = sa.bindparam(name, type_=sa.JSON())
+        return column.not_in(sa.select(sa.func.json_each(array).table_valued("value").c.value))
+    return column != sa.all_(sa.bindparam(name, type_=ARRAY(column.type)))
 
 
 def _among(
@@ -130,7 +146,8 @@ def _open_sqlite(url: sa.URL, pool_size: int) -> sa.Engine:
         pool_size=pool_size,
         pool_timeout=30,
         poolclass=sa.QueuePool,
-        connect_args={"check_same_thread": False, "timeout": 10},
+        # More statements are kept prepared than we have; of the 128 that are usual the leader needs most.
+        connect_args={"check_same_thread": False, "timeout": 10, "cached_statements": 1_000},
     )
 
     @sa.event.listens_for(engine, "connect")

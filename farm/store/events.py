@@ -10,7 +10,7 @@ from farm.model.events import Event, EventKind
 from farm.model.ids import JobId
 from farm.store import rows
 from farm.store.bulk import insert_many
-from farm.store.engine import db_now
+from farm.store.engine import read_clock
 from farm.store.tables import EventRow
 
 _T = EventRow.__table__  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def happened_many(
 ) -> None:
     """Append rows with the keys of EventRow less `id` and `at`; `now`: the database's, when known."""
     if events:
-        now = db.scalar(sa.select(db_now())) if now is None else now
+        now = read_clock(db) if now is None else now
         insert_many(db, _T, [{**event, "at": now} for event in events])
 
 

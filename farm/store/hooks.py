@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from farm.flow.hooks import EVENTS, called
 from farm.model.hooks import Hook, HookEvent
 from farm.model.ids import JobId
-from farm.store.engine import db_now
+from farm.store.engine import db_now, read_clock
 from farm.store.tables import EventRow, HookCallRow, HookCursorRow, JobRow
 
 _CALL = HookCallRow.__table__  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def gather(db: sa.Connection, hooks: Mapping[str, Hook]) -> int:
 
     A hook of every job is called for what happened since it came.
     """
-    now = db.scalar(sa.select(db_now())) or 0.0
+    now = read_clock(db)
     cursor = db.scalar(sa.select(_CURSOR.c.event_id).where(_CURSOR.c.name == _NAME).with_for_update()) or 0
     since = _since(db, hooks)
     query = (
@@ -131,7 +131,7 @@ def _is_known(
 
 def take(db: sa.Connection, *, limit: int = 10) -> list[Call]:
     """Calls that are due, for this process alone for a while: report each with `went_well` or `failed`."""
-    now = db.scalar(sa.select(db_now())) or 0.0
+    now = read_clock(db)
     query = (
         sa.select(_CALL)
         .where(_CALL.c.over_at.is_(None), _CALL.c.due_at <= now, _CALL.c.event.in_(_EVENTS))
@@ -166,6 +166,6 @@ def went_well(db: sa.Connection, call_id: int) -> None:
 
 def failed(db: sa.Connection, call_id: int, error: str, *, delay_s: float | None) -> None:
     """To be tried again in `delay_s`; None: given up."""
-    now = db.scalar(sa.select(db_now())) or 0.0
+    now = read_clock(db)
     over = {"over_at": now} if delay_s is None else {"due_at": now + delay_s}
     db.execute(sa.update(_CALL).where(_CALL.c.id == call_id).values(error=error, **over))

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from farm.errors import Forbidden
 from farm.flow.joining import CODE_LENGTH, CODE_SIGNS, read_code, written_code
 from farm.model.ids import NodeId
-from farm.store.engine import db_now
+from farm.store.engine import db_now, read_clock
 from farm.store.tables import InviteRow
 from farm.store.tokens import digest
 from farm.text import clean, duration
@@ -36,7 +36,7 @@ def create(
     db: sa.Connection, *, life_s: float, node_id: NodeId | None, needs_approval: bool, actor: str
 ) -> tuple[str, float]:
     """Make a code, and return it with the time (of the database) when it runs out."""
-    now = db.scalar(sa.select(db_now())) or 0.0
+    now = read_clock(db)
     db.execute(sa.delete(_T).where(_T.c.until < now - _KEPT_S))
     code = "".join(secrets.choice(CODE_SIGNS) for _ in range(CODE_LENGTH))
     db.execute(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -11,6 +13,7 @@ from farm.model.ids import JobId
 from farm.model.states import ENDED_JOBS, JobState, TaskState
 from farm.model.work import Counts, Job, Step, Submission
 from farm.store import rows
+from farm.store.engine import among_ids
 from farm.store.tables import JobDependencyRow, JobRow, JobSourceRow, StepRow
 
 _JOB = JobRow.__table__  # type: ignore[attr-defined]
@@ -67,14 +70,15 @@ def open_counts(db: sa.Connection) -> Counts:
 
 def active_counts(db: sa.Connection) -> dict[JobId, Counts]:
     """Tasks by state of each active job."""
-    sums = (sa.func.sum(_STEP.c[f"n_{state}"]).label(f"n_{state}") for state in TaskState)
-    query = (
-        sa.select(_STEP.c.job_id, *sums)
-        .join(_JOB, _JOB.c.id == _STEP.c.job_id)
-        .where(_JOB.c.state == str(JobState.ACTIVE))
-        .group_by(_STEP.c.job_id)
-    )
-    return {JobId(row["job_id"]): rows.counts(row) for row in db.execute(query).mappings()}
+    return {JobId(row["job_id"]): rows.counts(row) for row in db.execute(_ACTIVE_COUNTS).mappings()}
+
+
+_ACTIVE_COUNTS = (
+    sa.select(_STEP.c.job_id, *(sa.func.sum(_STEP.c[f"n_{s}"]).label(f"n_{s}") for s in TaskState))
+    .join(_JOB, _JOB.c.id == _STEP.c.job_id)
+    .where(_JOB.c.state == str(JobState.ACTIVE))
+    .group_by(_STEP.c.job_id)
+)
 
 
 def submitted_since(db: sa.Connection, since: float) -> list[JobId]:
@@ -113,19 +117,30 @@ def write_source(
 
 
 def job_row(db: sa.Connection, job_id: JobId) -> rows.Row:
-    row = db.execute(sa.select(_JOB).where(_JOB.c.id == job_id)).mappings().first()
+    row = db.execute(_ONE_JOB, {"job_id": job_id}).mappings().first()
     if row is None:
         raise NotFound(f"there is no job {job_id}")
     return row
 
 
+_ONE_JOB = sa.select(_JOB).where(_JOB.c.id == sa.bindparam("job_id"))
+
+
 def _jobs(db: sa.Connection, found: Sequence[rows.Row]) -> list[Job]:
-    ids = [row["id"] for row in found]
-    steps: dict[int, list[Step]] = {i: [] for i in ids}
-    query = sa.select(_STEP).where(_STEP.c.job_id.in_(ids)).order_by(_STEP.c.job_id, _STEP.c.position)
-    for row in db.execute(query).mappings():
+    steps_of, needs_of = _belonging(db.dialect.name)
+    ids = {"ids": sorted(row["id"] for row in found)}
+    steps: dict[int, list[Step]] = {i: [] for i in ids["ids"]}
+    for row in db.execute(steps_of, ids).mappings():
         steps[row["job_id"]].append(rows.step(row))
-    needs: dict[int, list[int]] = {i: [] for i in ids}
-    for row in db.execute(sa.select(_NEEDS).where(_NEEDS.c.job_id.in_(ids))).mappings():
+    needs: dict[int, list[int]] = {i: [] for i in ids["ids"]}
+    for row in db.execute(needs_of, ids).mappings():
         needs[row["job_id"]].append(row["needs_job_id"])
     return [rows.job(row, steps[row["id"]], sorted(needs[row["id"]])) for row in found]
+
+
+@cache
+def _belonging(dialect: str) -> tuple[sa.Select[Any], sa.Select[Any]]:
+    """The steps of jobs, and what those jobs wait for."""
+    steps = sa.select(_STEP).where(among_ids(dialect, _STEP.c.job_id))
+    needs = sa.select(_NEEDS.c.job_id, _NEEDS.c.needs_job_id).where(among_ids(dialect, _NEEDS.c.job_id))
+    return steps.order_by(_STEP.c.job_id, _STEP.c.position), needs

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from farm.errors import NotLeader
 from farm.model.events import EventKind
 from farm.store import events
-from farm.store.engine import db_now, writing
+from farm.store.engine import db_now, read_clock, reading, writing
 from farm.store.tables import LeaderRow
 
 _T = LeaderRow.__table__  # type: ignore[attr-defined]
@@ -31,6 +31,13 @@ class Lead:
     epoch: int
 
 
+def is_led_by_another(engine: sa.Engine, holder: str) -> bool:
+    """Only reads: so one that stands by may ask every second, and hold up no writer."""
+    with reading(engine) as db:
+        leads = db.scalar(_CURRENT)
+    return leads is not None and leads != holder
+
+
 def acquire(engine: sa.Engine, *, holder: str, ttl_s: float) -> Lead | None:
     """Take or renew the lease; None when another holds it. Renewal keeps the epoch, a change raises it."""
     with writing(engine) as db:
@@ -38,7 +45,7 @@ def acquire(engine: sa.Engine, *, holder: str, ttl_s: float) -> Lead | None:
         if renewed is not None:
             return Lead(holder=holder, epoch=renewed)
         row = db.execute(_LEADER).mappings().first()
-        now = row["now"] if row is not None else db.scalar(sa.select(db_now())) or 0.0
+        now = row["now"] if row is not None else read_clock(db)
         if row is not None and row["until"] > now:
             return None
         # Not below the wall clock: after a restored backup or a lossy failover no epoch comes twice.
@@ -72,8 +79,11 @@ def _renewal() -> Any:
 
 def current(db: sa.Connection) -> str | None:
     """Who leads now; None when nobody does."""
-    holder: str | None = db.scalar(sa.select(_T.c.holder).where(_T.c.name == _NAME, _T.c.until > db_now()))
+    holder: str | None = db.scalar(_CURRENT)
     return holder
+
+
+_CURRENT = sa.select(_T.c.holder).where(_T.c.name == _NAME, _T.c.until > db_now())
 
 
 def resign(engine: sa.Engine, lead: Lead) -> None:

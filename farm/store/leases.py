@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,74 +22,83 @@ _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _NODE = NodeRow.__table__  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """What a heartbeat's list of attempts comes to."""
+
+    kept: list[AttemptId]
+    """Their leases run anew."""
+    stop: list[AttemptId]
+    """Listed, and not the node's to run (any more)."""
+    unsent: list[AttemptId]
+    """Not listed, and to be launched again: the message was lost."""
+    gone: list[AttemptId]
+    """Not listed, and proven not running."""
+
+
 def renew(
-    db: sa.Connection, node_id: NodeId, attempt_ids: Collection[AttemptId], *, lease_s: float
-) -> tuple[list[AttemptId], list[AttemptId]]:
-    """The node says it holds these: returns (kept, to be stopped). Held tasks go on running."""
-    if not attempt_ids:
-        return [], []
-    asked = {"ids": sorted(attempt_ids), "of_node": node_id}
-    known: dict[str, str] = {row.id: row.state for row in db.execute(_listed(db.dialect.name), asked)}
-    kept = [a for a in attempt_ids if known.get(a) in ("assigned", "running")]
+    db: sa.Connection,
+    node_id: NodeId,
+    listed: Collection[AttemptId],
+    *,
+    lease_s: float,
+    relaunch_s: float,
+) -> Renewal:
+    """The node says it holds `listed`, and nothing else. Tasks that were held for them go on running.
+
+    relaunch_s: an attempt may be unlisted for so long after it was given or has begun.
+    """
+    asked = {"ids": sorted(listed), "of_node": node_id, "before_s": relaunch_s}
+    found = db.execute(_concerned(db.dialect.name), asked).all()
+    known = {row.id: row.state for row in found}
+    kept = [a for a in listed if known.get(a) in ("assigned", "running")]
     if kept:
-        _extend(db, kept, lease_s)
-    # An attempt that ended well is on the node's list until the node has read that it was accepted.
-    stop = [a for a in attempt_ids if known.get(a) not in ("assigned", "running", "succeeded")]
-    return kept, stop
-
-
-@cache
-def _listed(dialect: str) -> sa.Select[Any]:
-    """Those attempts that are the node's."""
-    return sa.select(_ATTEMPT.c.id, _ATTEMPT.c.state).where(
-        among_ids(dialect, _ATTEMPT.c.id), _ATTEMPT.c.node_id == sa.bindparam("of_node")
+        db.execute(_extending(db.dialect.name), {"ids": sorted(kept), "for_s": lease_s})
+    for row in found:
+        if row.is_held and row.id in kept:
+            going_on = {"reason": ""}
+            moves.move_all(
+                db, row.step_id, TaskState.HELD, TaskState.RUNNING, values=going_on, task_ids=[row.task_id]
+            )
+    late = [row for row in found if row.is_late and row.id not in listed]
+    return Renewal(
+        kept=kept,
+        # An attempt that ended well is on the node's list until the node has read that it was accepted.
+        stop=[a for a in listed if known.get(a) not in ("assigned", "running", "succeeded")],
+        unsent=[AttemptId(row.id) for row in late if row.state == "assigned"],
+        gone=[AttemptId(row.id) for row in late if row.state != "assigned"],
     )
 
 
-def _extend(db: sa.Connection, attempt_ids: Collection[AttemptId], lease_s: float) -> None:
-    """Their leases run anew, and tasks that were held because a lease had run out go on."""
-    extend, held = _extending(db.dialect.name)
-    ids = sorted(attempt_ids)
-    db.execute(extend, {"ids": ids, "for_s": lease_s})
-    for row in db.execute(held, {"ids": ids}).all():
-        moves.move_all(
-            db, row.step_id, TaskState.HELD, TaskState.RUNNING, values={"reason": ""}, task_ids=[row.id]
+@cache
+def _concerned(dialect: str) -> sa.Select[Any]:
+    """The node's attempts that live, and those that it lists."""
+    since = sa.func.coalesce(_ATTEMPT.c.started_at, _ATTEMPT.c.assigned_at)
+    is_late = since < db_now() - sa.bindparam("before_s", type_=sa.Float())
+    is_live = _ATTEMPT.c.state.in_(LIVE)
+    return (
+        sa.select(
+            _ATTEMPT.c.id,
+            _ATTEMPT.c.state,
+            _ATTEMPT.c.step_id,
+            _ATTEMPT.c.task_id,
+            sa.and_(is_live, is_late).label("is_late"),
+            sa.and_(_TASK.c.state == "held", _TASK.c.attempt_id == _ATTEMPT.c.id).label("is_held"),
         )
+        .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
+        .where(
+            _ATTEMPT.c.node_id == sa.bindparam("of_node"),
+            sa.or_(is_live, among_ids(dialect, _ATTEMPT.c.id)),
+        )
+    )
 
 
 @cache
-def _extending(dialect: str) -> tuple[sa.Update, sa.Select[Any]]:
-    extend = (
+def _extending(dialect: str) -> sa.Update:
+    return (
         sa.update(_ATTEMPT)
         .where(among_ids(dialect, _ATTEMPT.c.id))
         .values(lease_until=db_now() + sa.bindparam("for_s", type_=sa.Float()))
-    )
-    held = sa.select(_TASK.c.id, _TASK.c.step_id).where(
-        among_ids(dialect, _TASK.c.attempt_id), _TASK.c.state == "held"
-    )
-    return extend, held
-
-
-def unheard(
-    db: sa.Connection, node_id: NodeId, listed: Collection[AttemptId], *, relaunch_s: float
-) -> tuple[list[AttemptId], list[AttemptId]]:
-    """Live attempts that the node does not list: (to be launched again, proven not running)."""
-    lost_message: list[AttemptId] = []
-    gone: list[AttemptId] = []
-    for row in db.execute(_given_before(), {"of_node": node_id, "before_s": relaunch_s}):
-        if row.id not in listed:
-            (lost_message if row.state == "assigned" else gone).append(AttemptId(row.id))
-    return lost_message, gone
-
-
-@cache
-def _given_before() -> sa.Select[Any]:
-    """Live attempts that the node has had for so long."""
-    since = sa.func.coalesce(_ATTEMPT.c.started_at, _ATTEMPT.c.assigned_at)
-    return sa.select(_ATTEMPT.c.id, _ATTEMPT.c.state).where(
-        _ATTEMPT.c.node_id == sa.bindparam("of_node"),
-        _ATTEMPT.c.state.in_(LIVE),
-        since < db_now() - sa.bindparam("before_s", type_=sa.Float()),
     )
 
 

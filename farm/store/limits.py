@@ -34,8 +34,11 @@ def read(db: sa.Connection) -> dict[str, Limit]:
             per=known(LimitScope, row.per, LimitScope.TASK),  # which takes the most
             is_from_settings=row.is_from_settings,
         )
-        for row in db.execute(sa.select(_LIMIT).order_by(_LIMIT.c.name))
+        for row in db.execute(_BY_NAME)
     }
+
+
+_BY_NAME = sa.select(_LIMIT).order_by(_LIMIT.c.name)
 
 
 def put(db: sa.Connection, limit: Limit) -> None:
@@ -97,18 +100,6 @@ def ledger(db: sa.Connection) -> Ledger:
     known = read(db)
     if not known:
         return Ledger({})
-    query = (
-        sa.select(
-            _NEEDS.c.name,
-            _NEEDS.c.amount,
-            _ATTEMPT.c.node_id,
-            _ATTEMPT.c.job_id,
-            sa.func.count().label("tasks"),
-        )
-        .join(_NEEDS, _NEEDS.c.step_id == _ATTEMPT.c.step_id)
-        .where(_ATTEMPT.c.state.in_(LIVE))
-        .group_by(_NEEDS.c.name, _NEEDS.c.amount, _ATTEMPT.c.node_id, _ATTEMPT.c.job_id)
-    )
     holds = [
         Hold(
             limit=row.name,
@@ -117,9 +108,23 @@ def ledger(db: sa.Connection) -> Ledger:
             job_id=JobId(row.job_id),
             tasks=row.tasks,
         )
-        for row in db.execute(query)
+        for row in db.execute(_HELD)
     ]
     return Ledger(known, holds)
+
+
+_HELD = (
+    sa.select(
+        _NEEDS.c.name,
+        _NEEDS.c.amount,
+        _ATTEMPT.c.node_id,
+        _ATTEMPT.c.job_id,
+        sa.func.count().label("tasks"),
+    )
+    .join(_NEEDS, _NEEDS.c.step_id == _ATTEMPT.c.step_id)
+    .where(_ATTEMPT.c.state.in_(LIVE))
+    .group_by(_NEEDS.c.name, _NEEDS.c.amount, _ATTEMPT.c.node_id, _ATTEMPT.c.job_id)
+)
 
 
 def waiting(db: sa.Connection) -> dict[str, int]:

@@ -15,7 +15,7 @@ from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, DeviceLoad, Node, NodeView, Use
 from farm.model.states import AttemptState, NodeState
 from farm.store import events, rows
-from farm.store.engine import db_now
+from farm.store.engine import db_now, read_clock
 from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
 from farm.text import clean
 from farm.wire.messages import OLDEST_WIRE, WIRE_VERSION, Heartbeat
@@ -43,6 +43,8 @@ class Hearing:
     is_first: bool = False
     """Of its session, as far as the farm knows; it was taken in. It may be an old one, of an agent that has
     been restarted since: what it does not list may run all the same."""
+    is_news: bool = field(default=False, compare=False)
+    """The node may take work that it did not before, or the other way round."""
     at: float | None = field(default=None, compare=False)
     """When it was taken in, by the database's clock; None if it was not, or was the first of its node."""
 
@@ -68,7 +70,7 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
         if beat.capabilities is None:
             return Hearing(wants_hello=True)
         _insert(db, beat)
-        return Hearing(is_first=True)
+        return Hearing(is_first=True, is_news=True)
     now = row["now"]
     if row["state"] == NodeState.PENDING:
         return Hearing(refused=f"it waits for an administrator to let it in: farm enrol {beat.node_id}")
@@ -109,10 +111,20 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     if any(load.fault or load.closed or load.complaint for load in beat.loads):
         before = () if is_new_session else [rows.from_json(DeviceLoad, load) for load in row["loads"]]
         _tell_of_devices(db, beat, before)
-    return Hearing(is_first=is_new_session, at=now)
+    is_news = is_new_session or row["state"] != state
+    return Hearing(is_first=is_new_session, is_news=is_news, at=now)
 
 
-_KNOWN = sa.select(_T, db_now().label("now")).where(_T.c.id == sa.bindparam("of_node"))
+_KNOWN = sa.select(
+    _T.c.state,
+    _T.c.reason,
+    _T.c.session,
+    _T.c.boot_id,
+    _T.c.sequence,
+    _T.c.seen_at,
+    _T.c.loads,
+    db_now().label("now"),
+).where(_T.c.id == sa.bindparam("of_node"))
 
 
 @cache
@@ -186,7 +198,7 @@ def join(db: sa.Connection, node_id: NodeId, *, is_pending: bool, text: str) -> 
     if _exists(db, node_id):
         db.execute(sa.update(_T).where(_T.c.id == node_id).values(state=str(state), reason=reason))
     else:
-        now = db.scalar(sa.select(db_now())) or 0.0
+        now = read_clock(db)
         db.execute(
             sa.insert(_T).values(
                 id=node_id,
@@ -233,6 +245,34 @@ def state_of(db: sa.Connection, node_id: NodeId) -> NodeState | None:
     return None if found is None else NodeState(found)
 
 
+def is_silence_news(db: sa.Connection, *, suspect_s: float, offline_s: float) -> bool:
+    """Whether `watch` would mark a node."""
+    return db.scalar(_silent_query(), {"suspect_s": suspect_s, "offline_s": offline_s}) is not None
+
+
+@cache
+def _silent_query() -> sa.Select[Any]:
+    return (
+        sa.select(_T.c.id)
+        .where(
+            sa.or_(
+                _falls_silent(NodeState.SUSPECT, sa.bindparam("suspect_s", type_=sa.Float())),
+                _falls_silent(NodeState.OFFLINE, sa.bindparam("offline_s", type_=sa.Float())),
+            )
+        )
+        .limit(1)
+    )
+
+
+def _falls_silent(state: NodeState, after_s: sa.ColumnElement[float]) -> sa.ColumnElement[bool]:
+    """Silent for so long, and not marked `state` (or worse) yet."""
+    marked = {NodeState.OFFLINE, NodeState.PENDING, state}
+    return sa.and_(
+        _T.c.seen_at < db_now() - after_s,
+        _T.c.state.not_in([sa.literal_column(f"'{each}'") for each in sorted(marked)]),
+    )
+
+
 def watch(db: sa.Connection, *, suspect_s: float, offline_s: float) -> None:
     """Mark silent nodes."""
     for state, kind, after_s in (
@@ -246,24 +286,36 @@ def watch(db: sa.Connection, *, suspect_s: float, offline_s: float) -> None:
 
 @cache
 def _falling_silent(state: NodeState) -> Any:
+    after_s = sa.bindparam("after_s", type_=sa.Float())
     return (
         sa.update(_T)
-        .where(
-            _T.c.seen_at < db_now() - sa.bindparam("after_s", type_=sa.Float()),
-            _T.c.state.not_in([str(NodeState.OFFLINE), str(NodeState.PENDING), str(state)]),
-        )
+        .where(_falls_silent(state, after_s))
         .values(state=str(state), reason="")
         .returning(_T.c.id)
     )
 
 
-_ALL = sa.select(_T, db_now().label("now")).order_by(_T.c.id)
+# JSON is read as text: a node says the same of itself for days (see `rows.from_text`).
+_VIEWED = sa.select(
+    _T.c.id,
+    _T.c.state,
+    _T.c.reason,
+    _T.c.seen_at,
+    _T.c.is_drained,
+    _T.c.drained_by,
+    _T.c.quarantined_until,
+    _T.c.quarantine_reason,
+    _T.c.loads,
+    _T.c.disk_free_mib,
+    rows.as_text(_T.c.capabilities),
+    db_now().label("now"),
+).order_by(_T.c.id)
 
 
 def views(db: sa.Connection, uses: Mapping[NodeId, Sequence[Use]]) -> list[NodeView]:
     """Every node as matching sees it."""
     found = []
-    for row in db.execute(_ALL).mappings():
+    for row in db.execute(_VIEWED).mappings():
         now = row["now"]
         state = rows.node_state(row, now)
         accepts = state is NodeState.ONLINE
@@ -271,7 +323,7 @@ def views(db: sa.Connection, uses: Mapping[NodeId, Sequence[Use]]) -> list[NodeV
         found.append(
             NodeView(
                 id=node_id,
-                capabilities=rows.from_json(Capabilities, row["capabilities"]),
+                capabilities=rows.from_text(Capabilities, row["capabilities"]),
                 accepts_work=accepts,
                 refusal="" if accepts else rows.node_reason(row, now) or str(state),
                 uses=tuple(uses.get(node_id, ())),
@@ -327,7 +379,7 @@ def held(db: sa.Connection) -> list[Held]:
 
 def list_nodes(db: sa.Connection, labels: Mapping[AttemptId, str] | None = None) -> list[Node]:
     """In order of name. `labels`: what to call the task of an attempt; without one it is its index."""
-    now = db.scalar(sa.select(db_now())) or 0.0
+    now = read_clock(db)
     given: dict[str, list[tuple[str, str]]] = {}
     for live in held(db):
         label = (labels or {}).get(live.attempt_id, f"#{live.index}")

@@ -27,42 +27,31 @@ _REASON = re.compile(r"makes way for job ([0-9]+) ")
 
 def asking(db: sa.Connection, *, from_priority: int) -> set[JobId]:
     """Active jobs of this priority and above that ask for others to make way."""
-    query = sa.select(_JOB.c.id).where(
-        _JOB.c.state == str(JobState.ACTIVE),
-        _JOB.c.priority >= from_priority,
-        _JOB.c.settings["preempts"].as_boolean().is_(True),
-    )
-    found: list[int] = list(db.scalars(query))
+    found: list[int] = list(db.scalars(_ASKING, {"from_priority": from_priority}))
     return set(map(JobId, found))
+
+
+_ASKING = sa.select(_JOB.c.id).where(
+    _JOB.c.state == str(JobState.ACTIVE),
+    _JOB.c.priority >= sa.bindparam("from_priority"),
+    _JOB.c.settings["preempts"].as_boolean().is_(True),
+)
 
 
 def stopping(db: sa.Connection) -> dict[JobId, int]:
     """By job, how many tasks are being stopped for it."""
-    query = sa.select(_ATTEMPT.c.ends_because).where(
-        _ATTEMPT.c.state == "cancelling", _ATTEMPT.c.ends_because.is_not(None)
-    )
-    reasons: list[str] = list(db.scalars(query))
+    reasons: list[str] = list(db.scalars(_STOPPING))
     matches = (_REASON.match(text) for text in reasons)
     return Counter(JobId(int(match[1])) for match in matches if match)
 
 
+_STOPPING = sa.select(_ATTEMPT.c.ends_because).where(
+    _ATTEMPT.c.state == "cancelling", _ATTEMPT.c.ends_because.is_not(None)
+)
+
+
 def victims(db: sa.Connection, *, below: int, ran_s: float) -> list[Victim]:
     """Running attempts of a priority below, for `ran_s` at most, that a stop harms in nothing but time."""
-    now = db.scalar(sa.select(db_now())) or 0.0
-    query = (
-        sa.select(_ATTEMPT, _TASK.c.starts, _JOB.c.priority)
-        .join(_TASK, sa.and_(_TASK.c.id == _ATTEMPT.c.task_id, _TASK.c.attempt_id == _ATTEMPT.c.id))
-        .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
-        .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
-        .where(
-            _ATTEMPT.c.state == "running",
-            _ATTEMPT.c.started_at >= now - ran_s,
-            _TASK.c.state == "running",
-            _STEP.c.isolation == str(Isolation.STAGED),
-            _JOB.c.priority < below,
-        )
-        .limit(10_000)
-    )
     return [
         Victim(
             id=AttemptId(row["id"]),
@@ -71,11 +60,37 @@ def victims(db: sa.Connection, *, below: int, ran_s: float) -> list[Victim]:
             node_id=NodeId(row["node_id"]),
             device_id=row["device_id"],
             priority=row["priority"],
-            ran_s=max(0.0, now - row["started_at"]),
+            ran_s=max(0.0, row["now"] - row["started_at"]),
             starts=row["starts"],
         )
-        for row in db.execute(query).mappings()
+        for row in db.execute(_VICTIMS, {"below": below, "ran_s": ran_s}).mappings()
     ]
+
+
+_VICTIMS = (
+    sa.select(
+        _ATTEMPT.c.id,
+        _ATTEMPT.c.task_id,
+        _ATTEMPT.c.job_id,
+        _ATTEMPT.c.node_id,
+        _ATTEMPT.c.device_id,
+        _ATTEMPT.c.started_at,
+        _TASK.c.starts,
+        _JOB.c.priority,
+        db_now().label("now"),
+    )
+    .join(_TASK, sa.and_(_TASK.c.id == _ATTEMPT.c.task_id, _TASK.c.attempt_id == _ATTEMPT.c.id))
+    .join(_STEP, _STEP.c.id == _ATTEMPT.c.step_id)
+    .join(_JOB, _JOB.c.id == _ATTEMPT.c.job_id)
+    .where(
+        _ATTEMPT.c.state == "running",
+        _ATTEMPT.c.started_at >= db_now() - sa.bindparam("ran_s", type_=sa.Float()),
+        _TASK.c.state == "running",
+        _STEP.c.isolation == str(Isolation.STAGED),
+        _JOB.c.priority < sa.bindparam("below"),
+    )
+    .limit(10_000)
+)
 
 
 def stop(db: sa.Connection, ways: Sequence[Way]) -> int:

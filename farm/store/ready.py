@@ -15,7 +15,7 @@ from farm.model.machines import Capabilities, Demand, Use
 from farm.model.states import JobState
 from farm.model.work import Profile
 from farm.store import rows
-from farm.store.engine import db_now
+from farm.store.engine import db_now, read_clock
 from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
 
 _JOB = JobRow.__table__  # type: ignore[attr-defined]
@@ -43,7 +43,17 @@ def _groups_query() -> sa.Select[Any]:
     )
     return (
         sa.select(
-            _STEP,
+            _STEP.c.id,
+            _STEP.c.job_id,
+            rows.as_text(_STEP.c.demand),
+            rows.as_text(_STEP.c.profile),
+            _STEP.c.n_ready,
+            _STEP.c.n_assigned,
+            _STEP.c.n_running,
+            _STEP.c.n_cancelling,
+            _STEP.c.runtime_count,
+            _STEP.c.runtime_sum_s,
+            _STEP.c.vram_peak_mib,
             _JOB.c.priority,
             _JOB.c.submitted_at,
             _JOB.c.max_running,
@@ -114,7 +124,7 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
             step_id=StepId(row["id"]),
             job_id=JobId(row["job_id"]),
             demand=_demand(row),
-            profile=rows.from_json(Profile, row["profile"]),
+            profile=rows.from_text(Profile, row["profile"]),
             ready=max(0, row["n_ready"] - delayed.get(row["id"], 0) - sum(avoided.values())),
             running=row["n_assigned"] + row["n_running"] + row["n_cancelling"],
             max_running=row["max_running"],
@@ -141,8 +151,11 @@ def groups(db: sa.Connection, *, job_id: JobId | None = None) -> list[Group]:
 
 def nodes_taking_work(db: sa.Connection) -> dict[NodeId, Capabilities]:
     """Those that take work."""
-    query = sa.select(_NODE.c.id, _NODE.c.capabilities).where(TAKES_WORK)
-    return {NodeId(row.id): rows.from_json(Capabilities, row.capabilities) for row in db.execute(query)}
+    found = db.execute(_TAKING_WORK)
+    return {NodeId(row.id): rows.from_text(Capabilities, row.capabilities) for row in found}
+
+
+_TAKING_WORK = sa.select(_NODE.c.id, rows.as_text(_NODE.c.capabilities)).where(TAKES_WORK)
 
 
 def nodes_excluded(text: str, open_nodes: Mapping[NodeId, Capabilities]) -> frozenset[NodeId]:
@@ -179,7 +192,7 @@ class Delay:
 
 def delay(db: sa.Connection, task_id: TaskId) -> Delay:
     """Of one ready task."""
-    now = db.scalar(sa.select(db_now())) or 0.0
+    now = read_clock(db)
     query = sa.select(_TASK.c.not_before, _TASK.c.avoid_node, _TASK.c.avoid_until)
     row = db.execute(query.where(_TASK.c.id == task_id)).one()
     avoids = ""
@@ -192,7 +205,7 @@ def delay(db: sa.Connection, task_id: TaskId) -> Delay:
 
 def next_due_s(db: sa.Connection, step_id: StepId) -> float:
     """Seconds until a ready task of the step may start; 0 when one may now, or none is ready."""
-    now = db.scalar(sa.select(db_now())) or 0.0
+    now = read_clock(db)
     ready = sa.select(_TASK.c.not_before).where(_TASK.c.step_id == step_id, _TASK.c.state == "ready")
     if db.scalar(ready.where(_TASK.c.not_before <= now).limit(1)) is not None:
         return 0.0
@@ -208,7 +221,7 @@ def licence_wait_s(db: sa.Connection, step_id: StepId) -> float:
 
 def _demand(row: rows.Row) -> Demand:
     """A step's demand, with what was seen of its VRAM."""
-    demand: Demand = rows.from_json(Demand, row["demand"])
+    demand: Demand = rows.from_text(Demand, row["demand"])
     seen = row["vram_peak_mib"] if demand.gpus else None
     return replace(demand, vram_seen_mib=seen) if seen else demand
 
@@ -233,7 +246,7 @@ def _held_query() -> sa.Select[Any]:
     return (
         sa.select(
             _STEP.c.id,
-            _STEP.c.demand,
+            rows.as_text(_STEP.c.demand),
             _STEP.c.vram_peak_mib,
             _STEP.c.runtime_count,
             _STEP.c.runtime_sum_s,
@@ -267,14 +280,12 @@ def uses(db: sa.Connection) -> dict[NodeId, list[Use]]:
 
 def _use(row: rows.Row) -> Use:
     """Of any one task of a step."""
-    vram_mib = row["demand"]["vram_mib"]
-    if row["vram_peak_mib"] and row["demand"]["gpus"]:
-        vram_mib = vram_held_mib(Demand(vram_mib=vram_mib, vram_seen_mib=row["vram_peak_mib"]))
+    demand = _demand(row)
     return Use(
         device_id="",
-        cpus=row["demand"]["cpus"],
-        memory_mib=row["demand"]["memory_mib"],
-        vram_mib=vram_mib,
+        cpus=demand.cpus,
+        memory_mib=demand.memory_mib,
+        vram_mib=vram_held_mib(demand),
         mean_runtime_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
         step_id=StepId(row["id"]),
         priority=row["priority"],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, TypeVar
 
+import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import RowMapping
 
@@ -25,8 +27,9 @@ from farm.text import duration
 
 Row = RowMapping
 
-LIVE: Final = tuple(sorted(map(str, LIVE_ATTEMPTS)))
-"""Attempts in these states hold their node's room."""
+LIVE: Final = tuple(sa.literal_column(f"'{state}'", sa.Text()) for state in sorted(LIVE_ATTEMPTS))
+"""Attempts in these states hold their node's room. Written out in statements: a list of parameters is put
+into a statement's text anew each time it runs."""
 
 
 @cache
@@ -55,6 +58,21 @@ def from_json(kind: Any, value: Any) -> Any:
                 raise
             _leave_out(readable, each["loc"])
         return _adapter(kind).validate_python(readable)
+
+
+def as_text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    """A JSON column's content as it lies there, for `from_text`, under the column's own name."""
+    return sa.cast(column, sa.Text).label(column.key)
+
+
+@lru_cache(maxsize=20_000)
+def from_text(kind: Any, text: str) -> Any:
+    """As `from_json`, for what is read again and again and seldom changes.
+
+    Kept by the text itself: another text is read anew, whoever wrote it. What is returned is shared, and not
+    to be changed.
+    """
+    return from_json(kind, json.loads(text))
 
 
 def _leave_out(value: Any, where: Sequence[int | str]) -> None:

@@ -89,7 +89,8 @@ def _facts_query() -> sa.Select[Any]:
         .where(other.c.task_id == _ATTEMPT.c.task_id, other.c.id != _ATTEMPT.c.id)
         .where(other.c.state.in_(rows.LIVE))
     )
-    has_bad_ends = sa.func.coalesce(sa.cast(_NODE.c.bad_ends, sa.Text), "[]").not_in(["[]", "null"])
+    bad_ends = sa.func.coalesce(sa.cast(_NODE.c.bad_ends, sa.Text), "[]")
+    has_bad_ends = sa.and_(bad_ends != "[]", bad_ends != "null")
     return sa.select(
         _ATTEMPT.c.id,
         _ATTEMPT.c.state,
@@ -164,7 +165,19 @@ def _siblings(db: sa.Connection, found: Collection[rows.Row]) -> dict[str, list[
     if not asked:
         return {}
     live: dict[tuple[int, int], list[AttemptFacts]] = {}
-    query = sa.select(
+    for row in db.execute(_live_of(db.dialect.name), {"ids": sorted(asked)}).mappings():
+        live.setdefault((row["task_id"], row["generation"]), []).append(_attempt_facts(row))
+    return {
+        row["id"]: [o for o in live.get((row["task_id"], row["task_generation"]), ()) if o.id != row["id"]]
+        for row in found
+        if row["has_others"]
+    }
+
+
+@cache
+def _live_of(dialect: str) -> sa.Select[Any]:
+    """Live attempts at these tasks."""
+    return sa.select(
         _ATTEMPT.c.id,
         _ATTEMPT.c.state,
         _ATTEMPT.c.generation,
@@ -172,14 +185,7 @@ def _siblings(db: sa.Connection, found: Collection[rows.Row]) -> dict[str, list[
         _ATTEMPT.c.task_id,
         _ATTEMPT.c.ends_as,
         _ATTEMPT.c.ends_because,
-    ).where(_ATTEMPT.c.task_id.in_(asked), _ATTEMPT.c.state.in_(rows.LIVE))
-    for row in db.execute(query).mappings():
-        live.setdefault((row["task_id"], row["generation"]), []).append(_attempt_facts(row))
-    return {
-        row["id"]: [o for o in live.get((row["task_id"], row["task_generation"]), ()) if o.id != row["id"]]
-        for row in found
-        if row["has_others"]
-    }
+    ).where(among_ids(dialect, _ATTEMPT.c.task_id), _ATTEMPT.c.state.in_(rows.LIVE))
 
 
 def lock_jobs_of(db: sa.Connection, attempt_ids: Collection[AttemptId]) -> None:
@@ -254,22 +260,26 @@ def _bad_nodes(db: sa.Connection, found: Collection[rows.Row]) -> dict[int, froz
     asked = {row["task_id"] for row in found if row["starts"] >= MAX_BAD_NODES}
     if not asked:
         return {}
-    query = (
+    nodes: dict[int, set[NodeId]] = {}
+    for row in db.execute(_badly_ended(db.dialect.name), {"ids": sorted(asked)}):
+        nodes.setdefault(row.task_id, set()).add(NodeId(row.node_id))
+    return {task_id: frozenset(of) for task_id, of in nodes.items()}
+
+
+@cache
+def _badly_ended(dialect: str) -> sa.Select[Any]:
+    return (
         sa.select(_ATTEMPT.c.task_id, _ATTEMPT.c.node_id)
         .distinct()
         .join(_TASK, _TASK.c.id == _ATTEMPT.c.task_id)
         .where(
-            _ATTEMPT.c.task_id.in_(asked),
+            among_ids(dialect, _ATTEMPT.c.task_id),
             _ATTEMPT.c.generation == _TASK.c.generation,
             _ATTEMPT.c.started_at.is_not(None),
             _ATTEMPT.c.outcome.in_([str(outcome) for outcome in POISON]),
             sa.not_(_ATTEMPT.c.reason.like("handed back%")),
         )
     )
-    nodes: dict[int, set[NodeId]] = {}
-    for row in db.execute(query):
-        nodes.setdefault(row.task_id, set()).add(NodeId(row.node_id))
-    return {task_id: frozenset(of) for task_id, of in nodes.items()}
 
 
 def _unlicensed(
@@ -674,19 +684,25 @@ def progressed(db: sa.Connection, node_id: NodeId, items: Sequence[Progress]) ->
     if not items:
         return
     db.execute(
-        sa.update(_ATTEMPT)
-        .where(
-            _ATTEMPT.c.id == sa.bindparam("b_id"),
-            _ATTEMPT.c.node_id == node_id,
-            _ATTEMPT.c.state == "running",
-        )
-        .values(progress=sa.bindparam("b_progress"), message=sa.bindparam("b_message")),
+        _PROGRESS,
         [
             {
                 "b_id": item.attempt_id,
+                "of_node": node_id,
                 "b_progress": rows.figure(item.fraction),
                 "b_message": item.message[:_MAX_REASON],
             }
             for item in items
         ],
     )
+
+
+_PROGRESS = (
+    sa.update(_ATTEMPT)
+    .where(
+        _ATTEMPT.c.id == sa.bindparam("b_id"),
+        _ATTEMPT.c.node_id == sa.bindparam("of_node"),
+        _ATTEMPT.c.state == "running",
+    )
+    .values(progress=sa.bindparam("b_progress"), message=sa.bindparam("b_message"))
+)

@@ -19,7 +19,7 @@ from farm.model.states import AttemptState, Outcome, TaskState
 from farm.model.work import Isolation, JobSettings
 from farm.store import events, outbox, rows
 from farm.store.bulk import update_many
-from farm.store.engine import db_now
+from farm.store.engine import db_now, read_clock
 from farm.store.tables import AttemptRow, JobRow, NodeRow, StepRow, TaskRow
 from farm.wire.messages import Stop
 
@@ -29,6 +29,15 @@ _TASK = TaskRow.__table__  # type: ignore[attr-defined]
 _ATTEMPT = AttemptRow.__table__  # type: ignore[attr-defined]
 _NODE = NodeRow.__table__  # type: ignore[attr-defined]
 
+_PLACE = (
+    _ATTEMPT.c.id,
+    _ATTEMPT.c.task_id,
+    _ATTEMPT.c.job_id,
+    _ATTEMPT.c.step_id,
+    _ATTEMPT.c.node_id,
+    _ATTEMPT.c.device_id,
+)
+"""Whose attempt it is, and where."""
 _MAX_TEXT = 500
 _MOST = 1e12
 
@@ -87,19 +96,24 @@ def witness(db: sa.Connection, node_id: NodeId, seen: Sequence[Evidence]) -> Non
     if not seen:
         return
     db.execute(
-        sa.update(_ATTEMPT)
-        .where(
-            _ATTEMPT.c.id == sa.bindparam("b_id"),
-            _ATTEMPT.c.node_id == node_id,
-            _ATTEMPT.c.state == "running",
-        )
-        .values(evidence=sa.bindparam("b_evidence", type_=sa.JSON()), evidence_at=db_now()),
+        _WITNESS,
         [
-            {"b_id": each.attempt_id, "b_evidence": rows.to_json(_bearable(each))}
+            {"b_id": each.attempt_id, "of_node": node_id, "b_evidence": rows.to_json(_bearable(each))}
             for each in seen
             if len(each.attempt_id) < 100
         ],
     )
+
+
+_WITNESS = (
+    sa.update(_ATTEMPT)
+    .where(
+        _ATTEMPT.c.id == sa.bindparam("b_id"),
+        _ATTEMPT.c.node_id == sa.bindparam("of_node"),
+        _ATTEMPT.c.state == "running",
+    )
+    .values(evidence=sa.bindparam("b_evidence", type_=sa.JSON()), evidence_at=db_now())
+)
 
 
 def _bearable(seen: Evidence) -> Evidence:
@@ -144,15 +158,20 @@ def _running_query() -> sa.Select[Any]:
     )
     return (
         sa.select(
-            _ATTEMPT,
+            *_PLACE,
+            _ATTEMPT.c.generation,
+            _ATTEMPT.c.evidence,
+            _ATTEMPT.c.evidence_at,
+            _ATTEMPT.c.stall,
+            _ATTEMPT.c.stall_text,
             db_now().label("now"),
             _TASK.c.attempt_id.label("owner_id"),
             _TASK.c.avoid_node,
             _STEP.c.isolation,
-            _STEP.c.demand,
+            rows.as_text(_STEP.c.demand),
             _STEP.c.runtime_count,
             _STEP.c.runtime_sum_s,
-            _JOB.c.settings,
+            rows.as_text(_JOB.c.settings),
             copies.label("copies"),
             copied.label("copied"),
         )
@@ -179,8 +198,8 @@ def _running(row: rows.Row) -> Running:
         copies=row["copies"],
         copied=row["copied"],
         isolation=rows.isolation(row),
-        demand=rows.from_json(Demand, row["demand"]),
-        settings=rows.from_json(JobSettings, row["settings"]),
+        demand=rows.from_text(Demand, row["demand"]),
+        settings=rows.from_text(JobSettings, row["settings"]),
         avoids=frozenset(avoid.read(row["avoid_node"]).nodes),
         evidence=rows.from_json(Evidence, row["evidence"]),
         told_s=max(0.0, row["now"] - (row["evidence_at"] or 0.0)),
@@ -203,7 +222,7 @@ def waiting(db: sa.Connection, *, older_s: float, heard_s: float) -> list[Waitin
             step_id=StepId(row["step_id"]),
             node_id=NodeId(row["node_id"]),
             device_id=row["device_id"],
-            demand=rows.from_json(Demand, row["demand"]),
+            demand=rows.from_text(Demand, row["demand"]),
             avoids=frozenset(avoid.read(row["avoid_node"]).nodes),
             runtime_count=row["runtime_count"],
             runtime_mean_s=row["runtime_sum_s"] / row["runtime_count"] if row["runtime_count"] else None,
@@ -228,9 +247,9 @@ def _waiting_query() -> sa.Select[Any]:
     )
     return (
         sa.select(
-            _ATTEMPT,
+            *_PLACE,
             _TASK.c.avoid_node,
-            _STEP.c.demand,
+            rows.as_text(_STEP.c.demand),
             _STEP.c.runtime_count,
             _STEP.c.runtime_sum_s,
             running_there.label("running_there"),
@@ -270,7 +289,7 @@ def judged(db: sa.Connection, verdicts: Sequence[tuple[Running, Verdict]]) -> No
     """Keep verdicts that differ from those before. A stall that begins is an event."""
     if not verdicts:
         return
-    now = db.scalar(sa.select(db_now())) or 0.0
+    now = read_clock(db)
     fresh = [(seen, verdict) for seen, verdict in verdicts if verdict.kind is not seen.verdict.kind]
     update_many(
         db,
@@ -369,7 +388,7 @@ def copy(
     is_same = task["attempt_id"] == seen.id and task["generation"] == seen.generation
     if not is_same or task["state"] != TaskState.RUNNING or live != 1:
         return False
-    now = db.scalar(sa.select(db_now())) or 0.0
+    now = read_clock(db)
     db.execute(
         sa.insert(_ATTEMPT).values(
             id=new_id,

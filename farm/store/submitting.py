@@ -18,7 +18,7 @@ from farm.model.work import JobSettings, Submission
 from farm.store import events, limits, moves, rows
 from farm.store.advancing import advance_jobs
 from farm.store.bulk import insert_many
-from farm.store.engine import among, db_now
+from farm.store.engine import among, read_clock
 from farm.store.jobs import read_job, write_source
 from farm.store.tables import (
     IdempotencyRow,
@@ -62,7 +62,7 @@ def submit(
     unmet = _unmet(db, settings.depends_on)
     if settings.frame_by_frame:
         unmet = []  # its tasks wait, not the job
-    now = db.scalar(sa.select(db_now()))
+    now = read_clock(db)
     state = JobState.PAUSED if settings.is_paused else JobState.WAITING if unmet else JobState.ACTIVE
     inserted = db.execute(
         sa.insert(_JOB).values(

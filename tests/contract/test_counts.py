@@ -133,7 +133,7 @@ def _steer(engine: sa.Engine, job_id: JobId, operation: str, n: int, some: list[
     with writing(engine) as db:
         if operation == "renew":
             moves.lock_jobs(db, [job_id])
-            leases.renew(db, BLADE, some, lease_s=30)
+            leases.renew(db, BLADE, some, lease_s=30, relaunch_s=10)
         elif operation == "cancel":
             steering.cancel(db, job_id, actor="anna", reason="no")
         elif operation == "cancel-some":

@@ -64,7 +64,7 @@ def finish(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> 
 def renew(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> None:
     found = _some(db, draw, "assigned", "running", "lost")
     settling.lock_jobs_of(db, found)
-    leases.renew(db, BLADE, found, lease_s=30)
+    leases.renew(db, BLADE, found, lease_s=30, relaunch_s=10)
 
 
 def expire(db: sa.Connection, draw: random.Random, job_ids: Sequence[JobId]) -> None:

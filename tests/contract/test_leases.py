@@ -50,7 +50,8 @@ def test_a_renewed_lease_holds_and_an_unknown_attempt_is_told_to_stop(engine: sa
         assert [a for a, _ in leases.expired(db, grace_s=1e12)] == [attempts[0]], "nobody waits for that"
         db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.id == attempts[0]).values(state="running"))
         unknown = AttemptId(str(uuid.uuid4()))
-        assert leases.renew(db, BLADE, [attempts[0], unknown], lease_s=30) == ([attempts[0]], [unknown])
+        renewal = leases.renew(db, BLADE, [attempts[0], unknown], lease_s=30, relaunch_s=10)
+        assert (renewal.kept, renewal.stop) == ([attempts[0]], [unknown])
         assert [a for a, _ in leases.expired(db)] == [attempts[1]]
 
 
@@ -86,7 +87,8 @@ def test_an_exclusive_task_whose_lease_ran_out_is_held(engine: sa.Engine) -> Non
     # The node comes back with the first; a person says that the second is dead.
     with writing(engine) as db:
         moves.lock_jobs(db, [job_id])
-        assert leases.renew(db, BLADE, attempts[:1], lease_s=30) == (attempts[:1], [])
+        renewal = leases.renew(db, BLADE, attempts[:1], lease_s=30, relaunch_s=10)
+        assert (renewal.kept, renewal.stop) == (attempts[:1], [])
     assert task_states(engine, job_id) == ["running", "held"]
     with writing(engine) as db:
         assert steering.retry(db, job_id, actor="anna", states=[TaskState.HELD]) == 1
@@ -94,7 +96,8 @@ def test_an_exclusive_task_whose_lease_ran_out_is_held(engine: sa.Engine) -> Non
     assert task_states(engine, job_id) == ["running", "ready"]
     assert attempt_state(engine, attempts[1]) is AttemptState.LOST
     with writing(engine) as db:
-        assert leases.renew(db, BLADE, attempts, lease_s=30) == (attempts[:1], attempts[1:])
+        renewal = leases.renew(db, BLADE, attempts, lease_s=30, relaunch_s=10)
+        assert (renewal.kept, renewal.stop) == (attempts[:1], attempts[1:])
 
 
 def test_attempts_that_a_node_does_not_list_are_sent_again_or_known_dead(engine: sa.Engine) -> None:
@@ -102,8 +105,13 @@ def test_attempts_that_a_node_does_not_list_are_sent_again_or_known_dead(engine:
     attempts = claim(engine, job_id, 2)
     start(engine, attempts[:1])
     with writing(engine) as db:
-        assert leases.unheard(db, BLADE, set(), relaunch_s=10) == ([], [])
+        renewal = leases.renew(db, BLADE, [], lease_s=30, relaunch_s=10)
+        assert renewal == leases.Renewal(kept=[], stop=[], unsent=[], gone=[])
         db.execute(sa.update(_ATTEMPT).values(assigned_at=0.0))
         db.execute(sa.update(_ATTEMPT).where(_ATTEMPT.c.state == "running").values(started_at=0.0))
-        assert leases.unheard(db, BLADE, set(), relaunch_s=10) == (attempts[1:], attempts[:1])
-        assert leases.unheard(db, BLADE, set(attempts), relaunch_s=10) == ([], [])
+        renewal = leases.renew(db, BLADE, [], lease_s=30, relaunch_s=10)
+        assert renewal == leases.Renewal(kept=[], stop=[], unsent=attempts[1:], gone=attempts[:1])
+        renewal = leases.renew(db, NodeId("blade-02"), [], lease_s=30, relaunch_s=10)
+        assert renewal == leases.Renewal(kept=[], stop=[], unsent=[], gone=[]), "another node's"
+        renewal = leases.renew(db, BLADE, attempts, lease_s=30, relaunch_s=10)
+        assert renewal == leases.Renewal(kept=attempts, stop=[], unsent=[], gone=[])

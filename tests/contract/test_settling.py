@@ -81,7 +81,8 @@ def test_a_node_affects_only_its_own_attempts(engine: sa.Engine) -> None:
     start(engine, attempts)
     finish(engine, attempts, node=rogue)
     with writing(engine) as db:
-        assert leases.renew(db, rogue, attempts, lease_s=30) == ([], attempts)
+        renewal = leases.renew(db, rogue, attempts, lease_s=30, relaunch_s=10)
+        assert (renewal.kept, renewal.stop) == ([], attempts)
         settling.progressed(db, rogue, [Progress(attempt_id=attempts[0], fraction=0.9)])
         logs.append(db, rogue, [LogChunk(attempt_id=attempts[0], sequence=0, text="mine")])
         assert logs.read(db, attempts[0]) == []

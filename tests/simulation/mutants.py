@@ -145,8 +145,8 @@ MUTANTS: tuple[Mutant, ...] = (
         cuts=(
             Cut(
                 "farm.control.scheduler:Scheduler._round",
-                "try:\n        answers = self._settle(heard)",
-                "self._intake.acknowledge()\n    try:\n        answers = self._settle(heard)",
+                "try:\n        settled = self._settle(heard)",
+                "self._intake.acknowledge()\n    try:\n        settled = self._settle(heard)",
             ),
             Cut("workers.sender:Sender._take", "if due <= now and attempt_id not in fresh:", "if False:"),
         ),

@@ -34,7 +34,7 @@ from farm.model.ids import NodeId
 from farm.model.states import NodeState
 from farm.settings import Settings
 from farm.store import invites, nodes, tokens
-from farm.store.engine import db_now, reading, writing
+from farm.store.engine import read_clock, reading, writing
 from farm.text import duration, plural
 
 _LOG = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class JoiningDesk:
                 token = tokens.create_for_node(db, node_id)
                 shown = {"is_pending": invite.needs_approval, "invited_by": invite.made_by}
                 audit_row(db, by, f"node {node_id}", after=shown, status=201)
-                at = db.scalar(sa.select(db_now())) or 0.0
+                at = read_clock(db)
         except invites.UnknownCode:
             with self._lock:
                 self._guesses.note(by.ip, now)

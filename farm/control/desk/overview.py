@@ -15,7 +15,7 @@ from farm.flow.recording import Recording
 from farm.model.states import NodeState
 from farm.settings import Settings
 from farm.store import jobs, leader, nodes, stalling
-from farm.store.engine import db_now, reading
+from farm.store.engine import read_clock, reading
 
 
 class OverviewDesk:
@@ -27,7 +27,7 @@ class OverviewDesk:
 
     def farm(self, by: Caller) -> FarmView:
         with reading(self._engine) as db:
-            now = db.scalar(sa.select(db_now())) or 0.0
+            now = read_clock(db)
             holder = leader.current(db)
             known = nodes.list_nodes(db)
             live = nodes.held(db)

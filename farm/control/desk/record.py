@@ -12,7 +12,7 @@ from farm.flow.recording import RecordedDevice, RecordedStep, Recording
 from farm.model.machines import Device, Node
 from farm.model.work import Job, Step
 from farm.store import attempts, jobs, nodes
-from farm.store.engine import db_now
+from farm.store.engine import read_clock
 
 MOST_TASKS: Final = 200_000
 _RUNS_LEARNT: Final = 300
@@ -21,7 +21,7 @@ _RUNS_LEARNT: Final = 300
 
 def record(db: sa.Connection, hours: float) -> Recording:
     """The farm as it is, and the jobs that came in the last `hours`. Raises UserError for too many."""
-    now = db.scalar(sa.select(db_now())) or 0.0
+    now = read_clock(db)
     begin = now - hours * 3600
     known = nodes.list_nodes(db)
     devices = {(str(node.id), device.id): device for node in known for device in node.capabilities.devices}

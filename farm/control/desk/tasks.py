@@ -20,7 +20,7 @@ from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.states import LIVE_ATTEMPTS, AttemptState, TaskState
 from farm.model.work import Task
 from farm.store import attempts, jobs, logs, stalling, tasks
-from farm.store.engine import db_now, reading
+from farm.store.engine import read_clock, reading
 
 _LATE_LOG_S: Final = 2.0
 """Output comes on another way than the report of an attempt's end, and may be this much later."""
@@ -102,7 +102,7 @@ class TaskDesk:
         with reading(self._engine) as db:
             attempt = attempts.read_attempt(db, attempt_id)
             found = logs.read(db, attempt_id, after=after, limit=limit)
-            now = db.scalar(sa.select(db_now())) or 0.0
+            now = read_clock(db)
         is_over = attempt.state not in LIVE_ATTEMPTS and now - (attempt.finished_at or now) >= _LATE_LOG_S
         return LogView(
             chunks=tuple(LogPiece(sequence=chunk.sequence, text=chunk.text) for chunk in found),

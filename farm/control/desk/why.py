@@ -20,7 +20,7 @@ from farm.model.states import ENDED_JOBS, ENDED_TASKS, JobState, TaskState
 from farm.model.work import Job, Step, Task
 from farm.settings import Settings
 from farm.store import jobs, learnt, nodes, ready, stalling, tasks
-from farm.store.engine import db_now, reading
+from farm.store.engine import read_clock, reading
 from farm.text import duration, plural
 
 
@@ -100,7 +100,7 @@ class NextRound:
         if self._use is None:
             kept = learnt.read_farm(self._db).use if self._settings.policy == "predictive" else {}
             self._use = UseState(**kept)
-        now = float(self._db.scalar(sa.select(db_now())) or 0.0)
+        now = read_clock(self._db)
         return ahead(group, self._everything, weights_now(self._settings, now), self._use)
 
     @property
