@@ -22,10 +22,15 @@ FRAMES = 12
 
 
 @pytest.fixture
-def farm(tmp_path: Path) -> Iterator[FarmUnderTest]:
+def slots() -> int:
+    return 2
+
+
+@pytest.fixture
+def farm(tmp_path: Path, slots: int) -> Iterator[FarmUnderTest]:
     folder = tmp_path / "farm"
     folder.mkdir()
-    hurry = {"FARM_SLOTS": "2", "FARM_LEADER_TTL_S": "2"}
+    hurry = {"FARM_SLOTS": str(slots), "FARM_LEADER_TTL_S": "2"}
     farm = FarmUnderTest(folder, database_url="", broker_url="memory://", extra=hurry)
     try:
         start(farm)
@@ -95,3 +100,32 @@ def test_two_submits_with_one_key_are_one_job(farm: FarmUnderTest) -> None:
     other = farm.try_farm("submit", "--quiet", "--idempotency-key", "shot-7", "--", "false")
     assert other.returncode != 0
     assert "shot-7" in other.stderr
+
+
+@pytest.mark.parametrize("slots", [1])
+def test_frames_start_in_the_order_that_was_asked_for(farm: FarmUnderTest, tmp_path: Path) -> None:
+    orders = {
+        "forward": [1, 2, 3, 4, 5, 6, 7],
+        "reverse": [7, 6, 5, 4, 3, 2, 1],
+        "first-middle-last": [1, 4, 7, 2, 3, 5, 6],
+        "every-3": [1, 4, 7, 2, 3, 5, 6],
+    }
+    began = {order: tmp_path / order for order in orders}
+    for order, log in began.items():
+        command = ("sh", "-c", f'echo {{frame}} >> "{log}"')
+        farm.farm("submit", "--frames", "1-7", "--order", order, "--wait", "--", *command)
+    assert {order: [*map(int, log.read_text().split())] for order, log in began.items()} == orders
+
+
+def test_a_frame_of_the_next_job_starts_after_that_frame_and_not_after_all(
+    farm: FarmUnderTest, tmp_path: Path
+) -> None:
+    """The last frame of the first job ends when the first frame of the second has begun."""
+    awaits = "[ {frame} = 5 ] && [ ! -e comp-1 ]"
+    script = f'cd "{tmp_path}"; while {awaits}; do sleep 0.05; done; touch render-{{frame}}'
+    render = farm.farm("submit", "--frames", "1-5", "-q", "--", "sh", "-c", script).strip()
+    follow = ("--depends-on", render, "--frame-by-frame")
+    script = f'cd "{tmp_path}"; ls render-{{frame}} && touch comp-{{frame}}'
+    comp = farm.farm("submit", "--frames", "1-5", "--retries", "0", *follow, "-q", "--", "sh", "-c", script)
+    farm.farm("wait", render, comp.strip())
+    assert len(list(tmp_path.glob("comp-*"))) == 5
