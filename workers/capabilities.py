@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
@@ -79,6 +80,7 @@ def capabilities(
         disk_read_mbps=read,
         attributes=dict(settings.attributes),
         amounts=dict(settings.amounts),
+        user_id=os.getuid(),
         notes=tuple(note for provider in providers for note in provider.notes),
     )
 

@@ -139,6 +139,8 @@ class Capabilities:
     disk_write_mbps: float | None = None
     disk_read_mbps: float | None = None
     """Of the disk that holds the agent's state and scratch, measured, 10^6 byte/s."""
+    user_id: int | None = None
+    """That the agent and its renderers run as; None: it does not tell."""
     notes: tuple[str, ...] = ()
     """What is missing or wrong on this machine, for people: "no NVIDIA driver"."""
 

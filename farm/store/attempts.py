@@ -12,7 +12,7 @@ from farm.errors import NotFound
 from farm.model.attempts import Attempt, JobUsage, PublishedFile
 from farm.model.decisions import Decision
 from farm.model.ids import AttemptId, JobId, StepId, TaskId
-from farm.model.states import AttemptState
+from farm.model.states import AttemptState, Outcome
 from farm.store import rows
 from farm.store.engine import among
 from farm.store.jobs import read_job
@@ -48,6 +48,11 @@ def list_attempts(
         query = query.where(_ATTEMPT.c.state.in_([str(s) for s in states]))
     query = query.order_by(_ATTEMPT.c.assigned_at.desc(), _ATTEMPT.c.id).limit(limit)
     return [rows.attempt(row) for row in db.execute(query).mappings()]
+
+
+def any_ended_with(db: sa.Connection, job_id: JobId, outcome: Outcome) -> bool:
+    query = sa.select(_ATTEMPT.c.id).where(_ATTEMPT.c.job_id == job_id, _ATTEMPT.c.outcome == str(outcome))
+    return db.scalar(query.limit(1)) is not None
 
 
 def accepted_files(db: sa.Connection, task_ids: Collection[int]) -> dict[TaskId, tuple[PublishedFile, ...]]:

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from farm.errors import NotFound, Rejected
+from farm.flow import node_users
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, DeviceLoad, Node, NodeView, Use
@@ -99,6 +100,7 @@ def heard(db: sa.Connection, beat: Heartbeat, *, rival_s: float) -> Hearing:
     }
     if beat.capabilities is not None:
         values["capabilities"] = rows.to_json(beat.capabilities)
+        values["user_ids"] = node_users.also(row["user_ids"] or (), beat.capabilities.user_id)
     db.execute(_updating(tuple(values)), {"of_node": beat.node_id, **_named(values)})
     if is_new_session or row["state"] in (NodeState.OFFLINE, NodeState.SUSPECT):
         text = "restarted" if is_new_session else "back"
@@ -123,6 +125,7 @@ _KNOWN = sa.select(
     _T.c.sequence,
     _T.c.seen_at,
     _T.c.loads,
+    _T.c.user_ids,
     db_now().label("now"),
 ).where(_T.c.id == sa.bindparam("of_node"))
 
@@ -168,12 +171,16 @@ def _unusable(beat: Heartbeat) -> str:
             figures += [device.host_bandwidth_gbps, device.ray_rate_mrays]
     if any(figure is not None and rows.figure(figure) is None for figure in figures):
         return "a figure in its heartbeat is negative or no number"
+    user_id = beat.capabilities.user_id if beat.capabilities is not None else None
+    if user_id is not None and not 0 <= user_id < 2**32:
+        return f"its user id, {user_id}, cannot be"
     if beat.disk_free_mib is not None and not 0 <= beat.disk_free_mib < 2**31:
         return f"its free disk, {beat.disk_free_mib} MiB, cannot be"
     return ""
 
 
 def _insert(db: sa.Connection, beat: Heartbeat) -> None:
+    assert beat.capabilities is not None
     db.execute(
         sa.insert(_T).values(
             id=beat.node_id,
@@ -184,6 +191,7 @@ def _insert(db: sa.Connection, beat: Heartbeat) -> None:
             seen_at=db_now(),
             enrolled_at=db_now(),
             capabilities=rows.to_json(beat.capabilities),
+            user_ids=node_users.also((), beat.capabilities.user_id),
             loads=[rows.to_json(load) for load in beat.loads],
             disk_free_mib=beat.disk_free_mib,
             agent_version=beat.agent_version,
@@ -385,15 +393,23 @@ def list_nodes(db: sa.Connection, labels: Mapping[AttemptId, str] | None = None)
         label = (labels or {}).get(live.attempt_id, f"#{live.index}")
         text = f"{live.job_id} {live.job} {label}".rstrip()
         given.setdefault(live.node_id, []).append((live.attempt_id, text))
+    odd = remarks(db)
     return [
         rows.node(
             row,
             now=now,
             attempts=[a for a, _ in given.get(row["id"], [])],
             running=[t for _, t in given.get(row["id"], [])],
+            remark=odd.get(row["id"], ""),
         )
         for row in db.execute(sa.select(_T).order_by(_T.c.id)).mappings()
     ]
+
+
+def remarks(db: sa.Connection) -> dict[NodeId, str]:
+    """One line for each node of which the farm has something to say that the node does not say itself."""
+    found = db.execute(sa.select(_T.c.id, _T.c.user_ids).where(_T.c.user_ids.is_not(None)).order_by(_T.c.id))
+    return node_users.remarks({NodeId(row.id): row.user_ids or () for row in found})
 
 
 def failures(db: sa.Connection, *, window_s: float) -> dict[NodeId, int]:
@@ -417,12 +433,11 @@ def read_node(db: sa.Connection, node_id: NodeId, labels: Mapping[AttemptId, str
 
 def drain(db: sa.Connection, node_id: NodeId, *, is_drained: bool, actor: str) -> None:
     """Let the node take no more work, or take it again (out of quarantine too). Raises NotFound."""
-    read_node(db, node_id)
-    released = {} if is_drained else {"quarantined_until": 0.0, "quarantines": 0, "bad_ends": None}
-    db.execute(
-        sa.update(_T)
-        .where(_T.c.id == node_id)
-        .values(is_drained=is_drained, drained_by=actor if is_drained else "", **released)
-    )
+    node = read_node(db, node_id)
+    values: dict[str, Any] = {"is_drained": is_drained, "drained_by": actor if is_drained else ""}
+    if not is_drained:
+        values |= {"quarantined_until": 0.0, "quarantines": 0, "bad_ends": None}
+        values["user_ids"] = node_users.also((), node.capabilities.user_id)
+    db.execute(sa.update(_T).where(_T.c.id == node_id).values(**values))
     kind = EventKind.NODE_DRAINED if is_drained else EventKind.NODE_RELEASED
     events.happened(db, kind, "drained" if is_drained else "takes work again", actor=actor, node_id=node_id)

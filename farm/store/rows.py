@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Any, Final, TypeVar
@@ -256,12 +257,14 @@ def _usage(row: Row) -> DeviceUsage | None:
     )
 
 
-def node(row: Row, *, now: float, attempts: Sequence[str], running: Sequence[str]) -> Node:
+def node(row: Row, *, now: float, attempts: Sequence[str], running: Sequence[str], remark: str = "") -> Node:
+    """`remark`: what the farm says of the node beside its own notes."""
+    able: Capabilities = from_json(Capabilities, row["capabilities"])
     return Node(
         id=NodeId(row["id"]),
         state=node_state(row, now),
         reason=node_reason(row, now),
-        capabilities=from_json(Capabilities, row["capabilities"]),
+        capabilities=replace(able, notes=(*able.notes, remark)) if remark else able,
         loads=tuple(from_json(DeviceLoad, load) for load in row["loads"]),
         disk_free_mib=row["disk_free_mib"],
         silent_s=max(0.0, now - row["seen_at"]),

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from farm.errors import Unavailable, UserError
 from farm.store.engine import reading, writing
 
-HEAD: Final = "0017"
+HEAD: Final = "0018"
 """The newest revision in `farm/store/migrations/versions`; a test compares them. They count up."""
 
 _MIGRATOR_LOCK: Final = 7_450_001

@@ -246,6 +246,8 @@ class NodeRow(SQLModel, table=True):
     """How often since a person released it last: each one is longer."""
     bad_ends: list[dict[str, Any]] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
     """Attempts that ended badly since the last good one (quarantine.Bad)."""
+    user_ids: list[int] | None = Field(default=None, sa_column=Column(JSON, nullable=True))
+    """Those that its agents ran as, the newest last: see `farm/flow/node_users.py`."""
     is_drained: bool = False
     """By a person; outlives the agent's restarts."""
     drained_by: str = ""

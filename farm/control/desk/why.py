@@ -16,10 +16,10 @@ from farm.flow.predict import UseState
 from farm.flow.turn import ahead
 from farm.model.ids import JobId, TaskId
 from farm.model.machines import NodeView
-from farm.model.states import ENDED_JOBS, ENDED_TASKS, JobState, TaskState
+from farm.model.states import ENDED_JOBS, ENDED_TASKS, JobState, Outcome, TaskState
 from farm.model.work import Job, Step, Task
 from farm.settings import Settings
-from farm.store import jobs, learnt, nodes, ready, stalling, tasks
+from farm.store import attempts, jobs, learnt, nodes, ready, stalling, tasks
 from farm.store.engine import read_clock, reading
 from farm.text import duration, plural
 
@@ -35,7 +35,8 @@ class WhyDesk:
         """Every reason why tasks of the job do not run. Raises NotFound."""
         with reading(self._engine) as db:
             job = jobs.read_job(db, job_id)
-            return WhyView(lines=tuple(_why_job(db, job, NextRound(db, self._settings, tells_turns=True))))
+            coming = NextRound(db, self._settings, tells_turns=True)
+            return WhyView(lines=(*_why_job(db, job, coming), *_whose_files(db, job)))
 
     def why_task(self, task_id: TaskId) -> WhyView:
         """Why this task does not run, or what it does. Raises NotFound."""
@@ -147,6 +148,15 @@ def _why_job(db: sa.Connection, job: Job, coming: NextRound) -> Iterable[WhyLine
             yield from _waits_for_licence(db, step)
     if job.state is JobState.ACTIVE and not counts.ready and not counts.waiting and not counts.held:
         yield WhyLine(step="", text=f"nothing waits: {plural(counts.live, 'task')} on nodes")
+
+
+def _whose_files(db: sa.Connection, job: Job) -> Iterable[WhyLine]:
+    """Nodes that run as another user than the rest, where that may be why the storage refused something."""
+    if not attempts.any_ended_with(db, job.id, Outcome.STORAGE):
+        return
+    for node_id, remark in nodes.remarks(db).items():
+        text = f"tasks of it failed at the storage, and of {node_id} is known: {remark}"
+        yield WhyLine(step="", text=text, count=1, node_ids=(node_id,), is_momentary=False)
 
 
 def _needed_jobs(db: sa.Connection, job: Job) -> Iterable[WhyLine]:
