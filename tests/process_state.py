@@ -17,12 +17,15 @@ _SIGNALS = [
     if number is not signal.SIGALRM  # pytest-timeout's, which lets go of it when a test has failed
 ]
 
+_OTHERS = {"PYTEST_CURRENT_TEST", "OpenImageIO_ROOT"}
+"""Variables that no test sets: pytest does, and OpenImageIO when it is first imported."""
+
 
 def process_state() -> dict[str, object]:
     """Name to a value that can be compared and shown. It is asked around every test, and takes 0.1 ms."""
     log = logging.getLogger()
     return {
-        **{f"${name}": value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+        **{f"${name}": value for name, value in os.environ.items() if name not in _OTHERS},
         **{name: signal.getsignal(number) for number, name in _SIGNALS},
         "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         "working directory": os.getcwd(),
