@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,8 @@ from farm.text import plural
 
 _PAGE: Final = 1_000
 """The API's largest: of a job with more tasks the newest frames are looked at."""
+_MUTE: Final = ("dumb", "", None)
+"""What TERM says of terminals that would print a question instead of answering it."""
 
 
 def preview(
@@ -108,11 +111,12 @@ def put_picture(path: Path, *, wanted: str = "auto") -> bool:
     chosen = wanted
     if wanted == "auto":
         environment = inherited_environment(TERMINAL_VARIABLES)
-        known = inline_image.protocol(environment)
-        chosen = known or inline_image.protocol(environment, inline_image.ask_terminal()) or ""
+        chosen = inline_image.protocol(environment) or ""
+        if not chosen and environment.get("TERM") not in _MUTE:
+            chosen = inline_image.protocol(environment, inline_image.ask_terminal()) or ""
     if chosen in ("kitty", "iterm"):
         make = inline_image.kitty if chosen == "kitty" else inline_image.iterm
-        for piece in make(path.read_bytes()):
+        for piece in make(_png(path)):
             sys.stdout.write(piece)
     elif chosen == "sixel":
         for piece in inline_image.sixel(*_pixels(path)):
@@ -121,6 +125,20 @@ def put_picture(path: Path, *, wanted: str = "auto") -> bool:
         return False
     sys.stdout.flush()
     return True
+
+
+def _png(path: Path) -> bytes:
+    """The picture as PNG, which both protocols take, whatever the file is."""
+    if path.suffix.lower() == ".png":
+        return path.read_bytes()
+    import OpenImageIO as oiio  # noqa: N813 - its customary name
+
+    with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:
+        copy = Path(folder) / "sheet.png"
+        image = oiio.ImageBuf(str(path))
+        if not image.write(str(copy), oiio.UINT8):
+            raise UserError(f"{path} cannot be shown: {image.geterror()}")
+        return copy.read_bytes()
 
 
 def _pixels(path: Path) -> tuple[int, int, bytes]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import pty
 import re
 import struct
 import subprocess
+import sys
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,9 @@ from farm.model.attempts import PublishedFile
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.states import AttemptState, JobState
 from farm.model.work import Counts
+from farm.settings import TERMINAL_VARIABLES
 from tests.edges.cli_farm import Cli, FakeFarm, a_job, a_task, a_view, an_attempt, an_ended_view, page
+from tests.edges.test_cli_print import on_a_terminal
 
 # --- grep -----------------------------------------------------------------------------------------------
 
@@ -225,6 +231,57 @@ def test_kitty_gets_the_very_file(cli: Cli, farm: FakeFarm, tmp_path: Path) -> N
     assert pieces[-1][0].endswith("m=0")
     sent = base64.standard_b64decode("".join(text for _, text in pieces))
     assert sent == (tmp_path / "sheet.png").read_bytes()
+
+    for inline in ("kitty", "iterm"):
+        out = cli.good("preview", "12", "--inline", inline, "--output", "sheet.jpg")
+        assert base64.standard_b64encode(b"\x89PNG\r\n").decode() in out, "it knows no other format"
+
+
+@pytest.mark.parametrize(
+    ("environment", "begins"),
+    [
+        ({"TERM": "xterm-kitty"}, b"\x1b_Ga=T,f=100,m="),
+        ({"TERM": "xterm-256color", "TERM_PROGRAM": "iTerm.app"}, b"\x1b]1337;File=inline=1;"),
+        ({"TERM": "dumb"}, b""),
+    ],
+    ids=("kitty", "iterm", "dumb"),
+)
+def test_the_sheet_is_shown_where_the_terminal_can_and_never_in_a_pipe(
+    cli: Cli, farm: FakeFarm, tmp_path: Path, environment: dict[str, str], begins: bytes
+) -> None:
+    farm.answer("GET", "/jobs/12", a_view())
+    farm.answer("GET", "/jobs/12/attempts", page(accepted(a_png(tmp_path / "f.png", (9, 9, 9)), 1)))
+    for name in TERMINAL_VARIABLES:
+        cli.patch.delenv(name, raising=False)
+    for name, value in environment.items():
+        cli.patch.setenv(name, value)
+    out = on_a_terminal("preview", "12", environment=dict(os.environ))
+    assert out.startswith(begins)
+    assert (b"\x1b" in out) == bool(begins)
+    assert b"job-12.png" in out
+    assert "\x1b" not in cli.good("preview", "12")
+
+
+def test_a_terminal_that_answers_is_asked_for_sixel(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+
+    def answer() -> None:
+        asked = b""
+        while not asked.endswith(b"\x1b[c"):
+            asked += os.read(ours, 64)
+        os.write(ours, b"\x1b[?62;4;22c")
+
+    with open(theirs, closefd=False) as stdin, open(theirs, "w", closefd=False) as stdout:
+        monkeypatch.setattr(inline_image, "_ANSWER_S", 60.0)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        terminal = threading.Thread(target=answer)
+        terminal.start()
+        told = inline_image.ask_terminal()
+        terminal.join(60)
+    os.close(ours)
+    os.close(theirs)
+    assert inline_image.protocol({"TERM": "xterm-256color"}, told) == "sixel"
 
 
 @pytest.mark.parametrize(
