@@ -115,7 +115,11 @@ def with_extras(
         made = with_film(made, rate=options.film_rate, name=options.film or None)
     if options.is_preview_first:
         if "Frames" not in whole.parameters:
-            raise UserError("a preview needs several frames; this job renders one picture")
+            raise UserError(
+                "--preview-first is for scenes; of a command --order first-middle-last does the same"
+                if len(options.frames) > 1
+                else "a preview needs several frames; this job renders one picture"
+            )
         made = with_preview(made, parse_frames(whole.parameters["Frames"]))
     if options.is_probed:
         if not probe_arguments or "Frames" not in whole.parameters:

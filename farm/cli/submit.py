@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -200,7 +200,7 @@ def chosen_settings(wish: Wish) -> dict[str, Any]:
         "on_stall": None if wish.on_stall is None else StallPolicy(wish.on_stall),
         "depends_on": tuple(JobId(_job_number(text)) for text in wish.depends_on) or None,
         "is_paused": wish.is_paused or None,
-        "reverse": wish.is_reverse or None,
+        "reverse": wish.is_reverse or (wish.order is None and _runs_backwards(wish.frames)) or None,
         "order": None if wish.order is None else parse_order(wish.order),
         "hooks": wish.hooks or None,
         "frame_by_frame": wish.is_frame_by_frame or None,
@@ -208,6 +208,12 @@ def chosen_settings(wish: Wish) -> dict[str, Any]:
         "trust_scripts": wish.is_trusting or None,
     }
     return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _runs_backwards(frames: str | None) -> bool:
+    """Of a range as it was typed: a job keeps its frames as a set, and their order apart."""
+    found = () if frames is None else parse_frames(frames)
+    return len(found) > 1 and all(before > after for before, after in pairwise(found))
 
 
 def _user(settings: dict[str, Any], login: str) -> dict[str, str]:

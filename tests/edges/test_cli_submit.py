@@ -352,6 +352,26 @@ def test_what_the_farm_refuses_is_shown_as_it_says(cli: Cli, farm: FakeFarm, sce
     assert "job 11" in cli.bad("submit", "shot.pov", "--idempotency-key", "x")
 
 
+@pytest.mark.parametrize(
+    ("words", "is_reversed"),
+    [
+        (("--frames", "10-1"), True),
+        (("--frames", "10-1x3"), True),
+        (("--frames", "9,5,1"), True),
+        (("--frames", "1-10"), False),
+        (("--frames", "5,9,1"), False),
+        (("--frames", "7"), False),
+        (("--frames", "10-1", "--order", "forward"), False),
+    ],
+)
+def test_a_range_that_is_typed_backwards_is_rendered_backwards(
+    cli: Cli, farm: FakeFarm, scene: Path, words: tuple[str, ...], is_reversed: bool
+) -> None:
+    takes(farm)
+    cli.good("submit", "shot.pov", *words)
+    assert sent(farm)["settings"]["reverse"] is is_reversed
+
+
 # --- pretend ------------------------------------------------------------------------------------------
 
 

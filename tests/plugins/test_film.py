@@ -131,6 +131,12 @@ def test_one_picture_has_neither_a_film_nor_a_preview(tmp_path: Path, options: d
         COMMAND.submission(Path("true"), SubmitOptions(cwd=tmp_path, **options))
 
 
+def test_a_command_of_several_frames_is_told_what_stands_for_a_preview(tmp_path: Path) -> None:
+    options = SubmitOptions(cwd=tmp_path, frames=(1, 2), arguments=("{frame}",), is_preview_first=True)
+    with pytest.raises(UserError, match="--order first-middle-last does the same"):
+        COMMAND.submission(Path("true"), options)
+
+
 @pytest.mark.parametrize(
     ("pattern", "name"),
     [("shot_####.png", "shot.mp4"), ("####.png", "film.mp4"), ("a.####.b.exr", "a.mp4")],
