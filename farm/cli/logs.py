@@ -35,11 +35,20 @@ def logs(
     attempt_id: str | None,
     is_following: bool,
     tail: int | None,
+    is_json: bool,
 ) -> None:
+    if is_json and is_following:
+        raise UserError("--follow prints text as it comes: leave --json away")
     if sum(choice is not None for choice in (frame, task_id, attempt_id)) > 1:
         raise UserError("choose one of --frame, --task and --attempt")
     view, _ = find_job(client, text)
     attempt = _attempt(client, view, frame=frame, task_id=task_id, attempt_id=attempt_id)
+    if is_json:
+        pieces = _log(client, attempt.id, is_following=False, is_whole=tail is not None)
+        told = {"attempt_id": attempt.id, "task_id": attempt.task_id, "node_id": attempt.node_id}
+        kept = pieces if tail is None else _last_lines(pieces, tail)
+        show.data({**told, "state": attempt.state, "text": "".join(kept)})
+        return
     task = read(Task, client.get(f"/tasks/{attempt.task_id}"))
     show.note(f"{label(task)} on {attempt.node_id}: {attempt.state} (attempt {attempt.id})")
     if attempt.stall is not None and attempt.stall.is_stall:

@@ -339,6 +339,23 @@ def test_the_tail_of_a_log_is_its_last_lines(cli: Cli, farm: FakeFarm, tail: str
     assert cli.good("logs", "12", "--tail", tail) == kept
 
 
+def test_a_log_is_one_object_for_scripts(cli: Cli, farm: FakeFarm) -> None:
+    lay_out(farm, "x")
+    attempt = an_attempt()
+    path = f"/attempts/{attempt.id}/log"
+    farm.answers["GET", path] = []
+    farm.answer("GET", path, LogView(chunks=(LogPiece(sequence=0, text="a\x1b[2J\nb\n"),), is_ended=True))
+    farm.answer("GET", path, LogView(chunks=(), is_ended=True))
+    assert json.loads(cli.good("logs", "12", "--json")) == {
+        "attempt_id": attempt.id,
+        "task_id": attempt.task_id,
+        "node_id": attempt.node_id,
+        "state": attempt.state,
+        "text": "a\x1b[2J\nb\n",
+    }
+    assert "leave --json away" in cli.bad("logs", "12", "--json", "--follow")
+
+
 def test_a_log_is_followed_until_its_attempt_ends(cli: Cli, farm: FakeFarm) -> None:
     lay_out(farm, "x")
     path = f"/attempts/{an_attempt().id}/log"

@@ -65,7 +65,7 @@ def test_nothing_found_is_status_1(cli: Cli, farm: FakeFarm) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--grep", "x", "--follow"), ("--grep", "x", "--tail", "3"), ("--json",), ("--frames", "1")]
+    "words", [("--grep", "x", "--follow"), ("--grep", "x", "--tail", "3"), ("--frames", "1")]
 )
 def test_options_that_do_not_go_together_are_refused(lonely_cli: Cli, words: tuple[str, ...]) -> None:
     assert "--grep" in lonely_cli.bad("logs", "12", *words)

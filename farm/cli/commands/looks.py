@@ -169,7 +169,7 @@ def _add_logs(app: typer.Typer, connect: Connect) -> None:
         state: Annotated[
             list[str] | None, typer.Option(metavar="STATE", help="With --grep: of tasks in this state.")
         ] = None,
-        json: Annotated[bool, typer.Option("--json", help="With --grep: print JSON, for scripts.")] = False,
+        json: Json = False,
     ) -> None:
         """Print a renderer's logs.
 
@@ -187,12 +187,13 @@ def _add_logs(app: typer.Typer, connect: Connect) -> None:
             if frame is not None:
                 frames = f"{frames},{frame}" if frames else str(frame)
             finish(logs.grep(connect(), job, grep, frames=frames, states=state or (), is_json=json))
-        if frames is not None or state or json:
-            raise UserError("--frames, --state and --json belong to --grep; without it, choose one --frame")
+        if frames is not None or state:
+            raise UserError("--frames and --state belong to --grep; without it, choose one --frame")
 
         logs.logs(
-            connect(), job, frame=frame, task_id=task, attempt_id=attempt, is_following=follow, tail=tail
-        )
+            connect(), job, frame=frame, task_id=task, attempt_id=attempt, is_following=follow, tail=tail,
+            is_json=json,
+        )  # fmt: skip
 
 
 def _add_matching(app: typer.Typer, connect: Connect) -> None:
