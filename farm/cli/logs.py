@@ -46,8 +46,8 @@ def logs(
     if is_json:
         pieces = _log(client, attempt.id, is_following=False, is_whole=tail is not None)
         told = {"attempt_id": attempt.id, "task_id": attempt.task_id, "node_id": attempt.node_id}
-        kept = pieces if tail is None else _last_lines(pieces, tail)
-        show.data({**told, "state": attempt.state, "text": "".join(kept)})
+        text = "".join(pieces if tail is None else _last_lines(pieces, tail))
+        show.data({**told, "state": attempt.state, "text": text})
         return
     task = read(Task, client.get(f"/tasks/{attempt.task_id}"))
     show.note(f"{label(task)} on {attempt.node_id}: {attempt.state} (attempt {attempt.id})")
