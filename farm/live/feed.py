@@ -7,12 +7,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from farm.errors import FarmError, UserError
 from farm.live.snapshot import Get, Log, Memo, Snapshot, Throughput, Wants, fetch, remember
 from farm.live.view import Action
 from farm.text import plural
+
+_PATIENCE_S: Final = 5.0
+"""An answer that takes longer is missed in the header, though it is still waited for."""
 
 Send = Callable[[str, str, Mapping[str, Any]], Any]
 """(method, path, body): as `Get`, for what changes something."""
@@ -74,9 +77,11 @@ class Feed:
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            if not self._snapshot.lost_reason:
-                return self._snapshot
-            return replace(self._snapshot, lost_s=time.monotonic() - self._answered_at)
+            silent_s = time.monotonic() - self._answered_at
+            reason = self._snapshot.lost_reason
+            if not reason and silent_s > self._interval_s + _PATIENCE_S and self._thread.is_alive():
+                reason = "no answer"  # yet: the server hangs, or the network swallows what is sent
+            return replace(self._snapshot, lost_s=silent_s, lost_reason=reason) if reason else self._snapshot
 
     def _run(self) -> None:
         while not self._stopped.is_set():

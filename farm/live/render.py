@@ -247,10 +247,16 @@ def _pane(snapshot: Snapshot, listed: Lists, pane: Pane, width: int, height: int
     at = place(view, pane, listed.ids.get(pane, ()))
     first, body, end = _window(draw, count, at, room, is_chosen=view.focus is pane)
     if not count:
-        nothing = "nothing is stalled" if pane is Pane.STALLED else f"no {pane}"
-        body = [[(cell(f"  {nothing}", width), "dim")]]
+        body = [[(cell(f"  {_nothing(snapshot, pane, view)}", width), "dim")]]
     title = _title(snapshot, listed, pane, first, end, count, width, view)
     return _fill([title, *top, *body[: max(room, 0)]], height)
+
+
+def _nothing(snapshot: Snapshot, pane: Pane, view: View) -> str:
+    """Why a pane is empty: what was not answered yet is not taken for nothing."""
+    if snapshot.farm is None or (pane is Pane.TASKS and snapshot.job_id != view.job_id):
+        return "not known: the farm does not answer" if snapshot.lost_reason else "asking…"
+    return "nothing is stalled" if pane is Pane.STALLED else f"no {pane}"
 
 
 def _window(

@@ -122,7 +122,7 @@ def test_a_farm_without_a_leader_says_so_first() -> None:
 
 def test_a_farm_that_never_answered_still_has_a_picture() -> None:
     assert "connecting…" in drawn(Snapshot(), 80, 24)
-    assert "no jobs" in drawn(Snapshot(), 80, 24)
+    assert "asking…" in drawn(Snapshot(), 80, 24)
     assert "LOST" in drawn(Snapshot(lost_s=1.0, lost_reason="cannot reach it"), 40, 10)
 
 
@@ -319,6 +319,22 @@ def test_the_feed_is_the_only_thing_that_waits() -> None:
     feed = Feed(FakeFarm().get, interval_s=1, notify=lambda: None)
 
     assert feed.latest() == Snapshot()
+
+
+def test_what_was_not_answered_yet_is_not_shown_as_nothing() -> None:
+    """A job that is opened while the server is away has tasks all the same."""
+    snapshot = a_snapshot(FakeFarm())
+    opened = View(focus=Pane.TASKS, job_id=1)
+    lost = replace(snapshot, lost_reason="no route", lost_s=3.0)
+    answered = replace(snapshot, job_id=1, tasks=())
+
+    def body(snapshot: Snapshot, view: View) -> str:
+        return render(snapshot, 80, 24, colour=False, view=view).plain
+
+    assert "asking…" in body(snapshot, opened)
+    assert "not known" in body(lost, opened)
+    assert "no tasks" in body(answered, opened)
+    assert "no jobs" not in body(Snapshot(), View())
 
 
 def test_the_line_under_the_cursor_is_marked_and_stays_on_the_screen() -> None:

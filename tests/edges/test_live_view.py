@@ -377,6 +377,26 @@ def test_a_farm_that_stops_answering_keeps_its_last_picture_until_it_is_back() -
         assert any(line.job.id == 99 for line in back.jobs)
 
 
+def test_a_farm_that_hangs_is_missed_before_the_request_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody refuses the connection: a frozen server, or a cable that was pulled."""
+    monkeypatch.setattr("farm.live.feed._PATIENCE_S", 0.2)
+    farm, may_answer = FakeFarm(), threading.Event()
+    may_answer.set()
+
+    class Frozen(FakeFarm):
+        def get(self, path: str, params: Mapping[str, Any]) -> Any:
+            assert may_answer.wait(60)
+            return farm.get(path, params)
+
+    with feeding(Frozen()) as (_, until):
+        until(lambda s: s.farm is not None)
+        may_answer.clear()
+        lost = until(lambda s: s.lost_s is not None)
+        assert (lost.lost_reason, len(lost.jobs)) == ("no answer", 7)
+        may_answer.set()
+        until(lambda s: s.lost_s is None)
+
+
 def test_a_refused_token_ends_the_view() -> None:
     farm = FakeFarm()
     farm.error = Forbidden("the token was withdrawn")
