@@ -7,6 +7,7 @@ out in a fixed order: columns first, then panes; the connection's state is the l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -81,14 +82,19 @@ def render(snapshot: Snapshot, width: int, height: int, *, colour: bool, view: V
     width, height = max(width, 1), max(height, 1)
     listed = lists(snapshot, view)
     top = [_header(snapshot, width)]
-    if height >= _SPARKS_FROM:
+    if _rows_above(height) > 1:
         top.append(_sparks(snapshot, width))
-    body = _panes(snapshot, listed, width, height - 1 - len(top), view)
+    body = _panes(snapshot, listed, width, height - 1 - _rows_above(height), view)
     lines = [*top, *body][: max(height - 1, 1)]
     if height > 1:
         lines += [[] for _ in range(height - 1 - len(lines))]
         lines.append(_footer(snapshot, width, view))
     return _text(lines, width, _COLOUR if colour else _MONO)
+
+
+def _rows_above(height: int) -> int:
+    """Of the header: with the sparklines where there is room for them."""
+    return 2 if height >= _SPARKS_FROM else 1
 
 
 def _text(lines: Sequence[Line], width: int, theme: dict[str, str]) -> Text:
@@ -370,10 +376,10 @@ def _log(snapshot: Snapshot, listed: Lists, width: int, height: int, view: View)
         told += f" on {attempt.node_id}: {attempt.state}"
         told += f", {attempt.reason}" if attempt.reason else ""
     lines = listed.log
-    up = min(view.cursor.get(Pane.LOG, 0), max(len(lines) - 1, 0))
+    room = max(height - 1, 0)
+    up = min(view.cursor.get(Pane.LOG, 0), _most_up(lines, width, room))
     if up:
         told += f" · {up:,} lines above its end"
-    room = max(height - 1, 0)
     end = len(lines) - up
     body: list[Line] = []
     for text in reversed(lines[max(end - room, 0) : end]):
@@ -387,6 +393,22 @@ def _log(snapshot: Snapshot, listed: Lists, width: int, height: int, view: View)
             empty = "no line of its output holds this text"
         body = [[(cell(f"  {'reading…' if log is None else empty}", width), "dim")]]
     return [_rule(f"{shown(told, width)} ", width, "focus"), *body]
+
+
+def within_log(view: View, listed: Lists, width: int, height: int) -> View:
+    """With the output scrolled no further up than to its beginning, on a screen of this size."""
+    most = _most_up(listed.log, width, max(height - 1 - _rows_above(height) - 1, 0))
+    return replace(view, cursor={**view.cursor, Pane.LOG: min(view.cursor.get(Pane.LOG, 0), most)})
+
+
+def _most_up(lines: Sequence[str], width: int, room: int) -> int:
+    """How many lines are below the pane when it shows the first ones, as many as it has room for."""
+    used = 0
+    for count, text in enumerate(lines):
+        used += len(_wrapped(text, width))
+        if used > room:
+            return len(lines) - max(count, 1)
+    return 0
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -20,7 +20,7 @@ from farm.errors import UserError
 from farm.live.feed import Feed, Send
 from farm.live.lists import lists, target
 from farm.live.plain import changes, overview
-from farm.live.render import render
+from farm.live.render import render, within_log
 from farm.live.snapshot import Get, Snapshot, Wants, fetch
 from farm.live.view import QUIT, Pane, View, keys, pressed
 
@@ -131,6 +131,8 @@ def _full_screen(get: Get, send: Send | None, interval_s: float, console: Consol
                 feed.hush()
                 listed = lists(snapshot, view)
                 view, action = pressed(view, key, listed.ids, target(listed, view))
+                if view.focus is Pane.LOG:
+                    view = within_log(view, listed, width, height)
                 if action is not None:
                     feed.act(action)
             feed.want(_wants(view))

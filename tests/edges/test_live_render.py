@@ -18,9 +18,10 @@ from rich.text import Text
 
 from farm.live.cells import Column, cell, fit_columns, share_rows, sparkline
 from farm.live.feed import Feed
+from farm.live.lists import lists
 from farm.live.panes import NODE_COLUMNS, bar, figure, node_line
 from farm.live.plain import changes, overview
-from farm.live.render import HELP, render
+from farm.live.render import HELP, render, within_log
 from farm.live.snapshot import History, Log, Snapshot, Wants, fetch, remember
 from farm.live.view import Action, Pane, Target, Typing, View
 from farm.model.ids import NodeId
@@ -362,6 +363,37 @@ def test_what_is_typed_or_asked_stands_at_the_bottom() -> None:
     assert "forbidden" in drawn(a_snapshot(answer="forbidden", has_refused=True), 80, 24).splitlines()[-1]
 
 
+@given(
+    lengths=st.lists(st.integers(min_value=0, max_value=250), max_size=60),
+    height=st.integers(min_value=4, max_value=40),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_log_fills_its_pane_however_far_it_is_scrolled(lengths: list[int], height: int) -> None:
+    """Home shows the first page, not the first line alone; and the next key down moves."""
+    lines = tuple(f"{number} {'x' * length}" for number, length in enumerate(lengths))
+    snapshot = a_snapshot()
+    snapshot = replace(
+        snapshot, log=Log(task_id=7001, attempt=snapshot.log and snapshot.log.attempt, lines=lines)
+    )
+    view = View(focus=Pane.LOG, task_id=7001, cursor={Pane.LOG: 10_000})
+    view = within_log(view, lists(snapshot, view), 80, height)
+
+    def body(up: int) -> list[str]:
+        at = replace(view, cursor={Pane.LOG: up})
+        above = 3 if height >= 16 else 2
+        return render(snapshot, 80, height, colour=False, view=at).plain.splitlines()[above:-1]
+
+    top = body(view.cursor[Pane.LOG])
+    rows = sum(-(-len(line) // 80) for line in lines)
+    assert top == body(10_000), "no further up than its beginning"
+    if lines and -(-len(lines[0]) // 80) <= len(top):
+        assert top[0].startswith("0 ")
+    # A line that does not fit as a whole is the only one that leaves room.
+    assert sum(bool(row.strip()) for row in top) > min(rows, len(top)) - 4 or not lines
+    if view.cursor[Pane.LOG]:
+        assert body(view.cursor[Pane.LOG] - 1) != top
+
+
 def test_a_filter_that_cannot_be_read_is_said_and_lets_everything_through() -> None:
     text = drawn(a_snapshot(), 120, 40, filters={Pane.JOBS: "stat=failed"}, is_enlarged=True)
     assert "JOBS: there is no 'stat'" in text or "stat" in text.splitlines()[2]
@@ -372,10 +404,10 @@ def test_a_log_shows_its_end_and_scrolls_up() -> None:
     log = View(focus=Pane.LOG, task_id=7001)
     snapshot = a_snapshot()
     assert "Sample 60/512" in render(snapshot, 80, 24, colour=False, view=log).plain
-    up = replace(log, cursor={Pane.LOG: 50})
+    up = replace(log, cursor={Pane.LOG: 30})
     text = render(snapshot, 80, 24, colour=False, view=up).plain
     assert "Sample 60/512" not in text
-    assert "50 lines above its end" in text
+    assert "30 lines above its end" in text
     long = replace(
         snapshot, log=Log(task_id=7001, attempt=snapshot.log and snapshot.log.attempt, lines=("x" * 170,))
     )
