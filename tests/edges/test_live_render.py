@@ -370,7 +370,7 @@ def test_what_is_typed_or_asked_stands_at_the_bottom() -> None:
 @settings(max_examples=40, deadline=None)
 def test_a_log_fills_its_pane_however_far_it_is_scrolled(lengths: list[int], height: int) -> None:
     """Home shows the first page, not the first line alone; and the next key down moves."""
-    lines = tuple(f"{number} {'x' * length}" for number, length in enumerate(lengths))
+    lines = tuple(f"{number} {chr(97 + number % 26) * length}" for number, length in enumerate(lengths))
     snapshot = a_snapshot()
     snapshot = replace(
         snapshot, log=Log(task_id=7001, attempt=snapshot.log and snapshot.log.attempt, lines=lines)
