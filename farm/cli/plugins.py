@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
@@ -45,6 +46,8 @@ def plugin_for(scene: Path, plugins: dict[str, Plugin]) -> Plugin:
     )
     close = get_close_matches(suffix, known, n=1)
     hint = f"did you mean {shown(scene.stem, 80)}{close[0]}? " if close else ""
+    if os.access(scene, os.X_OK):
+        hint = f"to run it on a node: farm submit -- {shown(str(scene), 300)}; "
     raise UserError(
         f"cannot tell what renders {shown(scene.name, 80)}: {hint}"
         f"the farm takes {' '.join(known)}, and any command after --"

@@ -6,7 +6,7 @@ import getpass
 import shlex
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -59,11 +59,11 @@ class Way:
 
 def run_submit(connect: Callable[[], Client], wish: Wish, way: Way) -> int:
     """The exit status. `connect` is called once the submission stands: most mistakes need no farm."""
-    return send(connect, make(wish, cwd=Path.cwd(), login=_login()), way)
+    return send(connect, make(wish, cwd=Path.cwd(), login=_login()), way, user=wish.user)
 
 
-def send(connect: Callable[[], Client], made: Made, way: Way) -> int:
-    """Show it, or submit it and tell; the exit status."""
+def send(connect: Callable[[], Client], made: Made, way: Way, *, user: str | None = None) -> int:
+    """Show it, or submit it and tell; the exit status. `user`: whose it should be, where somebody said so."""
     for text in made.notes:
         show.note(f"note: {text}")
     if way.is_pretend:
@@ -82,8 +82,8 @@ def send(connect: Callable[[], Client], made: Made, way: Way) -> int:
     if way.is_quiet:
         print(view.job.id, flush=True)
     elif not (way.is_json and way.is_waiting):
-        warning = _about_pool(client, made.submission.settings.pool)
-        _tell(view, made, answer, is_json=way.is_json, warning=warning)
+        warnings = (_about_pool(client, made.submission.settings.pool), _about_user(view, user))
+        _tell(view, made, answer, is_json=way.is_json, warnings=tuple(filter(None, warnings)))
     return _wait(client, view, is_quiet=way.is_quiet, is_json=way.is_json) if way.is_waiting else 0
 
 
@@ -117,7 +117,13 @@ def _about_pool(client: Client, pool: str | None) -> str:
     return f"no node is in the pool '{shown(pool, 60)}' now; {hint}"
 
 
-def _tell(view: JobView, made: Made, answer: Any, *, is_json: bool, warning: str) -> None:
+def _about_user(view: JobView, user: str | None) -> str:
+    """What to say of a job that is not whose it was said to be."""
+    whose = view.job.settings.user
+    return f"the job is {whose}'s: only an admin submits for others" if user not in (None, "", whose) else ""
+
+
+def _tell(view: JobView, made: Made, answer: Any, *, is_json: bool, warnings: Sequence[str]) -> None:
     if is_json:
         show.data(answer)
         return
@@ -129,7 +135,7 @@ def _tell(view: JobView, made: Made, answer: Any, *, is_json: bool, warning: str
         show.line(f"  paused: `farm resume {job.id}` starts it")
     elif view.waiting:
         show.line(f"  waits: {view.waiting}")
-    if warning:
+    for warning in warnings:
         show.note(f"  note: {warning}")
     sys.stdout.flush()
 

@@ -291,6 +291,7 @@ def test_a_default_path_outside_the_bundle_is_refused_unless_it_is_given(
         (("notes.txt",), (".blend", ".pov", "any command after --")),
         (("shot.pov", "--profile", "computer"), ("'computer' is not one of", "did you mean compute?")),
         (("picture.blnd",), ("did you mean picture.blend",)),
+        (("tool.sh",), ("farm submit -- ", "/tool.sh")),
         (("shot.pov", "other.pov"), ("one scene a job", "put -- before it")),
         (("shot.pov", "--frames", "1-10,"), ("comma with nothing beside it",)),
         (("shot.pov", "--frames", "1-10x0"), ("step 0",)),
@@ -332,12 +333,14 @@ def test_a_wrong_submit_says_what_is_wrong_and_sends_nothing(
     for name, raw in {
         "notes.txt": b"",
         "picture.blnd": b"",
+        "tool.sh": b"#!/bin/sh\n",
         "other.pov": b"",
         "broken.yaml": b"a: [1\n",
         "binary.json": b"\xff\xfe",
         "nojob.yaml": b"name: x\n",
     }.items():
         (here / name).write_bytes(raw)
+    (here / "tool.sh").chmod(0o755)
     error = cli.bad("submit", *words)
     for needle in needles:
         assert needle in error
@@ -475,6 +478,15 @@ def test_several_jobs_are_waited_for_together(cli: Cli, farm: FakeFarm) -> None:
     assert "other" in result.out
     farm.answer("GET", "/jobs", page())
     assert cli("wait", "12", "14").status == 2
+
+
+def test_a_job_that_is_not_whose_it_was_said_to_be_is_told(cli: Cli, farm: FakeFarm, scene: Path) -> None:
+    """A user's jobs are his own, whatever --user says: that must not pass in silence."""
+    takes(farm)
+    whose = a_view().job.settings.user
+    assert f"the job is {whose}'s" in cli("submit", "shot.pov", "--frames", "1", "--user", "bert").err
+    assert "note" not in cli("submit", "shot.pov", "--frames", "1", "--user", whose).err
+    assert "note" not in cli("submit", "shot.pov", "--frames", "1").err
 
 
 def test_a_pool_that_no_node_is_in_is_told_with_the_nearest(cli: Cli, farm: FakeFarm, scene: Path) -> None:
