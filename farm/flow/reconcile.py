@@ -73,7 +73,10 @@ def compare(task: Recorded, sizes: Mapping[str, int | None]) -> Finding | None:
         if task.state in (TaskState.FAILED, TaskState.CANCELLED):
             advice = f"`farm retry {task.job_id}`: it is taken over without being rendered"
     else:
-        advice = "look at the file: move it away to render the task, or leave the task alone"
+        advice = (
+            "look at the file, which another job may have rendered: move it away to render the task, "
+            "or leave the task alone"
+        )
     return Finding(
         difference=Difference.NOT_RECORDED,
         text=f"{name} is {task.state}, and {task.expected[0]} is there",
