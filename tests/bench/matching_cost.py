@@ -19,9 +19,10 @@ from dataclasses import replace
 import numpy as np
 
 from farm.flow.board import Board
-from farm.flow.match import LIMIT_PREFIX, Assignment, Group
+from farm.flow.match import Assignment, Group
 from farm.flow.predict import Rates, RunTimeModel, model_key
 from farm.model.ids import JobId, NodeId, StepId
+from farm.model.limits import LIMIT_PREFIX
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, NodeView
 from farm.model.work import Profile, Tag
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -15,7 +16,7 @@ from farm.store.tasks import list_tasks
 from tests.contract.stored_farm import BLADE, a_step, check_counts, claim, enrol, finish, read, submit
 
 
-def submitted(engine: sa.Engine, frames: int, **settings: object) -> JobId:
+def submitted(engine: sa.Engine, frames: int, **settings: Any) -> JobId:
     indexes = tuple(map(packed, cut(0, frames, most=1)))
     step = replace(a_step(tasks=frames), indexes=indexes, chunk_target_s=60.0)
     return submit(engine, step, **settings)

@@ -6,6 +6,8 @@ import contextlib
 import random
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -32,9 +34,8 @@ Turn = Callable[[sa.Connection, random.Random, Sequence[JobId]], None]
 
 def _some(db: sa.Connection, draw: random.Random, *states: str) -> list[AttemptId]:
     """As a node knows them: they may have ended since, or belong to a task that was set back."""
-    found = [
-        AttemptId(row) for row in db.scalars(sa.select(_ATTEMPT.c.id).where(_ATTEMPT.c.state.in_(states)))
-    ]
+    rows: sa.ScalarResult[str] = db.scalars(sa.select(_ATTEMPT.c.id).where(_ATTEMPT.c.state.in_(states)))
+    found = [AttemptId(row) for row in rows]
     return draw.sample(sorted(found), min(len(found), draw.randint(1, 3)))
 
 
@@ -128,7 +129,11 @@ def play(engine: sa.Engine, seed: int) -> None:
     """A leader, another that believes it leads, and three people at once; one job needs another."""
     draw = random.Random(seed)
     isolation = draw.choice((Isolation.STAGED, Isolation.EXCLUSIVE))
-    settings = {"isolation": isolation, "max_retries": 1, "max_failed_tasks": draw.choice((2, 100))}
+    settings: dict[str, Any] = {
+        "isolation": isolation,
+        "max_retries": 1,
+        "max_failed_tasks": draw.choice((2, 100)),
+    }
     first = submit(engine, a_step("A", 3), a_step("B", 3, after=["A"], position=1), **settings)
     second = submit(engine, a_step("A", 4), depends_on=(first,), **settings)
     third = submit(engine, a_step("A", 4), **settings)
@@ -136,7 +141,7 @@ def play(engine: sa.Engine, seed: int) -> None:
     parts = [LEADER, LEADER, PEOPLE, PEOPLE, PEOPLE]
     run_all(
         [
-            lambda turns=turns, n=n: _play(engine, turns, job_ids, random.Random(seed * 10 + n))
+            partial(_play, engine, turns, job_ids, random.Random(seed * 10 + n))
             for n, turns in enumerate(parts)
         ]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -41,7 +42,7 @@ def test_two_claimers_at_once_never_get_one_task(engine: sa.Engine) -> None:
                 (claimed,) = dispatching.claim(db, step_id, [(NodeId(node), 4)])
                 mine += [task.task_id for task in claimed]
 
-    run_all([lambda mine=mine, n=n: take(mine, f"n{n}") for n, mine in enumerate(got)])
+    run_all([partial(take, mine, f"n{n}") for n, mine in enumerate(got)])
     every = list(itertools.chain(*got))
     assert len(every) == len(set(every)) == 200
     check_counts(engine)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import sqlalchemy as sa
 
@@ -31,7 +33,7 @@ def test_writers_wait_for_each_other_and_none_is_turned_away(engine: sa.Engine, 
 
     engines = [open_engine(database_url) for _ in range(2)]
     try:
-        run_all([lambda own=own: write(own) for own in engines])
+        run_all([partial(write, own) for own in engines])
     finally:
         for own in engines:
             own.dispose()

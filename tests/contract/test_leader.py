@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import sqlalchemy as sa
 
@@ -60,6 +62,6 @@ def test_of_many_that_want_to_lead_one_does(engine: sa.Engine) -> None:
             if lead is not None:
                 won.append(lead)
 
-        run_all([lambda name=name: want(name) for name in "abcde"])
+        run_all([partial(want, name) for name in "abcde"])
         assert len(won) == 1
         leader.resign(engine, won[0])

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from farm.control.scheduler import sort_messages
 from farm.model.ids import AttemptId, NodeId
+from farm.model.limits import Limit
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.probes import Probe, Tier
 from farm.model.stalls import Evidence, StallKind
@@ -70,7 +71,7 @@ def _types(kind: Any) -> Iterator[Any]:
         yield kind
 
 
-def _enums(kind: type, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[StrEnum]]]:
+def _enums(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], type[StrEnum]]]:
     """(fields that lead there, enum) for each enum in a dataclass and in those that it holds."""
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
@@ -224,7 +225,7 @@ def test_limits_nodes_and_calls_of_a_newer_process_stop_nothing(engine: sa.Engin
     enrol(engine)
     job_id = submit(engine)
     with writing(engine) as db:
-        limits.put(db, limits.Limit(name="arnold", amount=3))
+        limits.put(db, Limit(name="arnold", amount=3))
         call = {"hook": "h", "job_id": job_id, "at": 0.0, "due_at": 0.0, "text": "", "error": ""}
         known, news = {"event_id": 1, "event": "done"}, {"event_id": 2, "event": NEWS}
         db.execute(sa.insert(_CALL), [{**call, **known}, {**call, **news}])
@@ -244,7 +245,10 @@ def test_json_of_a_newer_process_reads_as_the_default() -> None:
     probe = {"tag": "compute", "tier": NEWS, "busy_samples": 3}
     assert rows.from_json(Probe, probe) == Probe(tag=Tag.COMPUTE, busy_samples=3)
     cpu = {"id": "cpu", "kind": "cpu", "model": "m"}
-    has = {"cpus": 4, "devices": [{"id": "x", "kind": NEWS, "model": "m"}, cpu, {**cpu, "kind": NEWS}]}
+    has: dict[str, Any] = {
+        "cpus": 4,
+        "devices": [{"id": "x", "kind": NEWS, "model": "m"}, cpu, {**cpu, "kind": NEWS}],
+    }
     read = rows.from_json(Capabilities, has)
     assert (read.cpus, [device.id for device in read.devices]) == (4, ["cpu"])
     assert has["devices"][0]["kind"] == NEWS, "the row's own value stays"

@@ -193,7 +193,7 @@ def test_a_job_says_what_is_done(
 
 def test_what_has_written_its_files_is_asked_for_them(engine: sa.Engine) -> None:
     job_id, first = begin(engine)
-    idle = {"age_s": 100.0, "cpu_idle_s": 61.0, "io_idle_s": 61.0, "files_done_s": 61.0}
+    idle: dict[str, Any] = {"age_s": 100.0, "cpu_idle_s": 61.0, "io_idle_s": 61.0, "files_done_s": 61.0}
     assert Watch(engine).see(first, **idle) == 1
     assert stops(engine)[0][1]["takes_output"] is True
     finish(engine, [first], runtime_s=100.0)
@@ -203,7 +203,7 @@ def test_what_has_written_its_files_is_asked_for_them(engine: sa.Engine) -> None
 def test_one_that_waits_for_a_licence_gives_its_slot_back_and_no_retry(engine: sa.Engine) -> None:
     job_id, first = begin(engine)
     watch = Watch(engine)
-    waits = {"licence": "waiting for a license", "silent_s": 5.0, "io_idle_s": 0.0}
+    waits: dict[str, Any] = {"licence": "waiting for a license", "silent_s": 5.0, "io_idle_s": 0.0}
     assert watch.see(first, age_s=200.0, cpu_idle_s=190.0, **waits) == 0
     assert watch.see(first, age_s=700.0, cpu_idle_s=690.0, **waits) == 1
     finish(engine, [first], Outcome.CANCELLED)

@@ -54,7 +54,7 @@ def test_the_order_in_the_database_is_the_one_that_is_written_down(engine: sa.En
     for job_id in (asked, changed):
         with reading(engine) as db:
             step_id = jobs.read_job(db, job_id).steps[0].id
-            found = list(
+            found: list[int] = list(
                 db.scalars(sa.select(_TASK.c.idx).where(_TASK.c.step_id == step_id).order_by(_TASK.c.rank))
             )
         assert found == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import smtplib
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,7 +13,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from farm.control import hooks as control
 from farm.control.hooks import HookCaller, HookError, post, run_command
 from farm.model.events import EventKind
 from farm.model.hooks import Hook, HookEvent
@@ -279,7 +279,7 @@ def test_a_mail_is_sent_as_it_is_written(
         def send_message(self, message: Any) -> None:
             sent.append(message)
 
-    monkeypatch.setattr(control.smtplib, "SMTP", Server)
+    monkeypatch.setattr(smtplib, "SMTP", Server)
     mail = Hook(mail_to=("anna@site.example",), on=(HookEvent.DONE,))
     given = {"hooks": {"mail": mail}, "mail_server": "mail.example:2525", "mail_from": "farm@site.example"}
     job_id = submit(engine, hooks=("mail",))

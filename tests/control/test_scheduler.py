@@ -18,6 +18,7 @@ from farm.broker.intake import Intake
 from farm.broker.publisher import Publisher
 from farm.broker.queues import node_control_queue, node_launch_queue
 from farm.control.scheduler import Scheduler, sort_messages
+from farm.errors import Unavailable
 from farm.flow.submit import plan_job
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId
@@ -25,7 +26,7 @@ from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.model.states import JobState, Outcome
 from farm.model.work import Submission
 from farm.settings import Settings, load_settings
-from farm.store import events, jobs, submitting
+from farm.store import events, jobs, logs, submitting
 from farm.store.engine import open_engine, reading, writing
 from farm.wire import queues as names
 from farm.wire.messages import (
@@ -259,16 +260,16 @@ def test_what_the_database_refuses_does_not_keep_the_rest_out(
 ) -> None:
     from farm.control import scheduler
 
-    real = scheduler.logs.append
+    real = logs.append
 
     def refuse(db: sa.Connection, node_id: NodeId, chunks: list[LogChunk]) -> None:
         if any(chunk.text == "poison" for chunk in chunks):
             db.exec_driver_sql("INSERT INTO nowhere VALUES (1)")
         real(db, node_id, chunks)
 
-    monkeypatch.setattr(scheduler.logs, "append", refuse)
+    monkeypatch.setattr(logs, "append", refuse)
     # OperationalError means "try again" elsewhere; a refused value is another error.
-    monkeypatch.setattr(scheduler, "DBAPIError", (sa.exc.DBAPIError, scheduler.Unavailable))
+    monkeypatch.setattr(scheduler, "DBAPIError", (sa.exc.DBAPIError, Unavailable))
     job_id = submit(engine)
     node.beat()
     attempts = launched(node, 2)
@@ -329,7 +330,7 @@ def test_the_silence_of_most_nodes_is_taken_for_an_outage_and_that_of_one_is_not
 
 
 def test_chunks_grow_to_the_target_and_shrink_towards_the_end(engine: sa.Engine, node: PlayedNode) -> None:
-    space = {"name": "Frame", "type": "CHUNK[INT]", "range": "1-80"}
+    space: dict[str, Any] = {"name": "Frame", "type": "CHUNK[INT]", "range": "1-80"}
     space["chunks"] = {"defaultTaskCount": 1, "rangeConstraint": "CONTIGUOUS", "targetRuntimeSeconds": 20}
     template = {
         "specificationVersion": "jobtemplate-2023-09",

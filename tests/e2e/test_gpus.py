@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,10 @@ def test_a_first_task_goes_by_what_the_devices_can_do(
     assert attempt["device_id"] in devices, attempt
 
 
+def _has_said(farm: GpuFarm, attempt_id: str, text: str) -> bool:
+    return text in farm.log_of(attempt_id)
+
+
 def test_a_task_goes_only_where_its_vram_is_and_sees_only_its_device(farm: GpuFarm) -> None:
     job_id = farm.submit_script(
         "any", 'echo "seen=$CUDA_VISIBLE_DEVICES order=$CUDA_DEVICE_ORDER"', tasks=4, vram_mib=60_000
@@ -165,12 +170,8 @@ def test_a_task_goes_only_where_its_vram_is_and_sees_only_its_device(farm: GpuFa
     attempts = farm.attempts(job_id)
     assert {a["device_id"] for a in attempts} <= {"GPU-pair-0000", "GPU-pair-0001"}
     for attempt in attempts:
-        wait_until(
-            lambda attempt=attempt: (
-                f"seen={attempt['device_id']} order=PCI_BUS_ID" in farm.log_of(attempt["id"])
-            ),
-            "the child's variables",
-        )
+        said = f"seen={attempt['device_id']} order=PCI_BUS_ID"
+        wait_until(partial(_has_said, farm, attempt["id"], said), "the child's variables")
 
 
 def test_mig_instances_are_slots_of_their_own(farm: GpuFarm) -> None:

@@ -16,6 +16,7 @@ from farm.cli import doctor
 from farm.cli.client import CLIENT_FILE
 from farm.cli.config import hide_password, masked
 from farm.cli.doctor import Finding, Level
+from farm.cli.plugins import load_plugins
 from farm.model.machines import Device, DeviceKind
 from farm.settings import Settings, load_settings, setting_sources
 from farm.store import schema
@@ -186,7 +187,7 @@ def test_clocks_are_compared_within_the_time_of_asking(
 def test_each_absent_renderer_is_told_how_to_be_had(
     present: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugins, broken = doctor.load_plugins()
+    plugins, broken = load_plugins()
     for name in present:
         plugins[name] = replace(plugins[name], version=lambda: "1.0")
     monkeypatch.setattr(doctor, "load_plugins", lambda: (plugins, broken))

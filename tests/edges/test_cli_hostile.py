@@ -118,7 +118,7 @@ def lay_out(farm: FakeFarm, routes: Any) -> None:
     places["attempt_id"] = examples.ATTEMPT.id
     for path, methods in routes.items():
         for method, told in methods.items():
-            answer = next(
+            answer: dict[str, Any] = next(
                 (told["responses"][code] for code in ("200", "201") if code in told["responses"]), {}
             )
             example = badly_called(answer.get("content", {}).get("application/json", {}).get("example"))

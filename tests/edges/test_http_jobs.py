@@ -48,11 +48,11 @@ def _enrol(
         nodes.heard(db, beat, rival_s=30)
 
 
-def _start(engine: sa.Engine, job_id: int, count: int, *, node: str = "blade") -> list[str]:
+def _start(engine: sa.Engine, job_id: int, count: int, *, node: str = "blade") -> list[AttemptId]:
     """Let the node run `count` tasks of the job's first step; returns the attempts."""
     with writing(engine) as db:
-        moves.lock_jobs(db, [job_id])
-        step = jobs.read_job(db, job_id).steps[0]
+        moves.lock_jobs(db, [JobId(job_id)])
+        step = jobs.read_job(db, JobId(job_id)).steps[0]
         leases = lease(db, step.id, NodeId(node), count, name=lambda task: f"{job_id}-{task.index}")
         attempts = [each.attempt_id for each in leases]
         settling.started(db, NodeId(node), attempts)
@@ -60,7 +60,11 @@ def _start(engine: sa.Engine, job_id: int, count: int, *, node: str = "blade") -
 
 
 def _end(
-    engine: sa.Engine, attempts: list[str], outcome: Outcome = Outcome.SUCCEEDED, *, runtime_s: float = 10
+    engine: sa.Engine,
+    attempts: list[AttemptId],
+    outcome: Outcome = Outcome.SUCCEEDED,
+    *,
+    runtime_s: float = 10,
 ) -> None:
     with writing(engine) as db:
         settling.lock_jobs_of(db, attempts)
@@ -307,7 +311,8 @@ def test_a_text_is_found_in_the_newest_output_of_every_task(
     assert api.bert.get(path, params={"text": " "}).status_code == 400
 
     monkeypatch.setattr(tasks, "_GREPPED_TASKS", 1)
-    labels, after = [], 0
+    labels: list[str] = []
+    after: int | None = 0
     while after is not None:
         page = api.bert.get(path, params={"text": "frame 2", "after": after}).json()
         labels += [line["label"] for line in page["items"]]
@@ -391,24 +396,26 @@ def test_an_ended_job_is_removed_by_its_owner(api: Api) -> None:
 
 def test_a_user_steers_only_their_own_jobs_and_an_admin_all(api: Api, engine: sa.Engine) -> None:
     job_id = api.submit(api.anna)
-    for method, path, body in (
+    steers: tuple[tuple[str, str, Any], ...] = (
         ("PATCH", f"/jobs/{job_id}", {"priority": 1}),
         ("POST", f"/jobs/{job_id}/cancel", {}),
         ("POST", f"/jobs/{job_id}/retry", {}),
-    ):
+    )
+    for method, path, body in steers:
         refused = api.bert.request(method, V1 + path, json=body)
         assert (refused.status_code, refused.json()["error"]["kind"]) == (403, "forbidden")
         assert "belongs to anna" in refused.json()["error"]["message"]
         assert api.admin.request(method, V1 + path, json=body).status_code == 200
     _enrol(engine)
-    for method, path, body in (
+    for_admins: tuple[tuple[str, str, Any], ...] = (
         ("POST", "/nodes/blade/drain", None),
         ("POST", "/nodes/blade/undrain", None),
         ("GET", "/tokens", None),
         ("POST", "/tokens", {"name": "x", "user": "x"}),
         ("DELETE", "/tokens/admin-laptop", None),
         ("GET", "/audit", None),
-    ):
+    )
+    for method, path, body in for_admins:
         assert api.anna.request(method, V1 + path, json=body).status_code == 403, path
 
 

@@ -61,6 +61,7 @@ def client_of(url: str, token: str) -> httpx.Client:
 @pytest.fixture
 def client(serving: Serving, engine: sa.Engine, settings: Settings) -> Iterator[httpx.Client]:
     token = ensure_first_token(engine, settings, url=serving.url)
+    assert token is not None
     with client_of(serving.url, token) as opened:
         yield opened
 
@@ -73,7 +74,7 @@ def test_an_address_on_the_network_needs_tls_or_a_persons_word(host: str, tmp_pa
     with pytest.raises(UserError, match="api_tls_certificate"):
         check_address(Settings(state_dir=tmp_path, api_host=host))
     check_address(Settings(state_dir=tmp_path, api_host=host, api_insecure=True))
-    tls = {"api_tls_certificate": tmp_path / "c.pem", "api_tls_key": tmp_path / "k.pem"}
+    tls: dict[str, Any] = {"api_tls_certificate": tmp_path / "c.pem", "api_tls_key": tmp_path / "k.pem"}
     check_address(Settings(state_dir=tmp_path, api_host=host, **tls))
 
 
@@ -83,7 +84,7 @@ def test_half_of_tls_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_certificate_that_is_not_there_is_told(engine: sa.Engine, tmp_path: Path) -> None:
-    tls = {"api_tls_certificate": tmp_path / "c.pem", "api_tls_key": tmp_path / "k.pem"}
+    tls: dict[str, Any] = {"api_tls_certificate": tmp_path / "c.pem", "api_tls_key": tmp_path / "k.pem"}
     with pytest.raises(UserError, match="cannot be used"):
         serve(engine, Settings(state_dir=tmp_path, api_port=0, **tls), nudge=lambda: None)
 
@@ -170,6 +171,7 @@ def test_the_first_start_writes_a_token_that_only_the_owner_can_read(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert json.loads(path.read_text()) == {"url": "http://127.0.0.1:7450", "token": token}
     assert [p.name for p in settings.state_dir.iterdir() if "client" in p.name] == ["client.json"]
+    assert token is not None
     with reading(engine) as db:
         assert token not in str(db.execute(sa.text("SELECT * FROM token")).all())
 
@@ -266,6 +268,7 @@ def test_a_stream_ends_when_the_server_stops(
     monkeypatch.setattr(server, "_GRACE_S", 3_600)  # after which a stream that goes on is cut off
     running = serve(engine, settings, nudge=lambda: None)
     token = ensure_first_token(engine, settings, url=running.url)
+    assert token is not None
     with client_of(running.url, token) as client:
         listener = Listener(client)
         running.stop(timeout_s=60)

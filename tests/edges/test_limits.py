@@ -105,7 +105,9 @@ def test_a_job_takes_of_other_limits_from_now_on(api: Api, engine: sa.Engine) ->
 
     def needs() -> list[tuple[str, int]]:
         with engine.connect() as db:
-            return [tuple(row) for row in db.execute(sa.text("SELECT name, amount FROM step_limit"))]
+            return [
+                (row.name, row.amount) for row in db.execute(sa.text("SELECT name, amount FROM step_limit"))
+            ]
 
     assert (waits(), needs()) == (["limit arnold"], [("arnold", 1)])
     assert change({"arnlod": 2}).status_code == 400

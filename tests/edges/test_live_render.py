@@ -49,7 +49,7 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 def a_snapshot(farm: FakeFarm | None = None, **changes: Any) -> Snapshot:
     asked = fetch((farm or FakeFarm()).get, Wants(job_id=7, task_id=7001))
-    return replace(asked, **({"utc_offset_s": 0.0, "per_minute": 12.4, "history": LATELY} | changes))
+    return replace(asked, **{"utc_offset_s": 0.0, "per_minute": 12.4, "history": LATELY, **changes})
 
 
 def drawn(snapshot: Snapshot, width: int, height: int, *, colour: bool = False, **view: Any) -> str:
@@ -138,7 +138,7 @@ def test_without_colour_the_picture_holds_no_escape_and_says_the_same() -> None:
 @pytest.mark.parametrize("colour", [False, True])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (40, 10), (7, 3)])
 def test_a_hostile_name_reaches_no_terminal(colour: bool, width: int, height: int) -> None:
-    said = {"answer": HOSTILE, "has_refused": True, "lost_reason": HOSTILE}
+    said: dict[str, Any] = {"answer": HOSTILE, "has_refused": True, "lost_reason": HOSTILE}
     snapshot = a_snapshot(named(HOSTILE))
     typing = Typing(what="filter", text=HOSTILE)
     asked = {
@@ -372,9 +372,8 @@ def test_a_log_fills_its_pane_however_far_it_is_scrolled(lengths: list[int], hei
     """Home shows the first page, not the first line alone; and the next key down moves."""
     lines = tuple(f"{number} {chr(97 + number % 26) * length}" for number, length in enumerate(lengths))
     snapshot = a_snapshot()
-    snapshot = replace(
-        snapshot, log=Log(task_id=7001, attempt=snapshot.log and snapshot.log.attempt, lines=lines)
-    )
+    assert snapshot.log is not None
+    snapshot = replace(snapshot, log=replace(snapshot.log, lines=lines))
     view = View(focus=Pane.LOG, task_id=7001, cursor={Pane.LOG: 10_000})
     view = within_log(view, lists(snapshot, view), 80, height)
 
@@ -408,18 +407,15 @@ def test_a_log_shows_its_end_and_scrolls_up() -> None:
     text = render(snapshot, 80, 24, colour=False, view=up).plain
     assert "Sample 60/512" not in text
     assert "30 lines above its end" in text
-    long = replace(
-        snapshot, log=Log(task_id=7001, attempt=snapshot.log and snapshot.log.attempt, lines=("x" * 170,))
-    )
+    assert snapshot.log is not None
+    long = replace(snapshot, log=replace(snapshot.log, lines=("x" * 170,)))
     lines = render(long, 80, 24, colour=False, view=log).plain.splitlines()
     assert [line.rstrip() for line in lines[3:7]] == ["x" * 80, "x" * 80, "x" * 10, ""]
     some = replace(log, filters={Pane.LOG: "SAMPLE 6"})
     text = render(snapshot, 80, 24, colour=False, view=some).plain
     assert "only lines with SAMPLE 6" in text
     assert [line.strip() for line in text.splitlines()[3:-1] if line.strip()] == [
-        line
-        for line in snapshot.log.lines
-        if "Sample 6" in line  # type: ignore[union-attr]
+        line for line in snapshot.log.lines if "Sample 6" in line
     ]
     none = render(snapshot, 80, 24, colour=False, view=replace(log, filters={Pane.LOG: "[/]"})).plain
     assert "no line of its output holds this text" in none

@@ -325,8 +325,8 @@ def test_a_job_that_has_not_changed_is_not_read_anew() -> None:
     farm.jobs[0] = a_job(7, counts={"done": 81})
     del farm.jobs[1]
     second = {line.job.id: line for line in fetch(farm.get, memo=memo).jobs}
-    assert second[7].counts.done == 81
-    assert second[9] is first[9]
+    assert second[JobId(7)].counts.done == 81
+    assert second[JobId(9)] is first[JobId(9)]
     assert set(memo.jobs) == set(second), "nothing is kept of jobs that are gone"
 
 

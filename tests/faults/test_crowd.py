@@ -230,11 +230,12 @@ def test_f41_a_crowd_with_faults_all_along(farm: BreakableFarm, draw: random.Ran
         # Of two copies of a last frame the loser is still being told to stop.
         wait_until(lambda: live() == 0, "nothing runs for a job that is over", timeout_s=60)
     with engine.connect() as db:
-        states = dict(db.execute(sa.text("SELECT state, count(*) FROM task GROUP BY state")).all())
+        counted = db.execute(sa.text("SELECT state, count(*) FROM task GROUP BY state"))
+        states: dict[str, int] = {row[0]: row[1] for row in counted}
         won = db.execute(sa.text(
             "SELECT count(*), count(DISTINCT task_id) FROM attempt WHERE state = 'succeeded'"
         )).one()  # fmt: skip
-        given_up = [tuple(row) for row in db.execute(sa.text(
+        given_up = [(str(row[0]), int(row[1])) for row in db.execute(sa.text(
             "SELECT task.reason, count(DISTINCT attempt.node_id) FROM task"
             " JOIN attempt ON attempt.task_id = task.id"
             " WHERE task.state = 'failed' AND attempt.state = 'lost' AND attempt.started_at IS NOT NULL"

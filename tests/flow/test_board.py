@@ -15,13 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.flow.board import Board
-from farm.flow.match import LIMIT_PREFIX, Assignment, Group, fits
+from farm.flow.match import Assignment, Group, fits
 from farm.flow.predict import Load, Run, RunTimeModel, UseState, model_key, rates_of
 from farm.flow.scores import excess
 from farm.flow.waiting import group_key
 from farm.flow.weights import Order, PriorityMode, Weights
 from farm.flow.window import Window
 from farm.model.ids import JobId, NodeId, StepId
+from farm.model.limits import LIMIT_PREFIX
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, NodeView, Use
 from farm.model.work import Profile, Tag
 

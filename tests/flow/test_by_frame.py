@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from farm.errors import UserError
 from farm.flow.by_frame import by_frame
 from farm.flow.submit import plan_job
 from farm.flow.task_space import TaskSpace
-from farm.model.ids import JobId
+from farm.model.ids import JobId, StepId
 from farm.model.states import JobState
 from farm.model.work import Job, JobSettings, Step, Submission
 from tests.edges.cli_farm import a_job
@@ -33,12 +35,12 @@ def another(frames: str) -> tuple[Job, TaskSpace]:
     plan = plan_job(submission, uid="u")
     steps = tuple(
         Step(
-            id=step.position,
+            id=StepId(step.position),
             job_id=JobId(3),
             name=step.name,
             position=step.position,
             depends_on=step.depends_on,
-        )  # type: ignore[arg-type]
+        )
         for step in plan.steps
     )
     job = a_job(id=JobId(3), steps=steps, state=JobState.ACTIVE, settings=JobSettings())
@@ -77,7 +79,7 @@ def test_a_job_in_which_nothing_waits_is_told() -> None:
 
 
 def test_chunks_that_are_cut_anew_can_neither_wait_nor_be_waited_for() -> None:
-    frame = {"name": "Frame", "type": "CHUNK[INT]", "range": "1-9"}
+    frame: dict[str, Any] = {"name": "Frame", "type": "CHUNK[INT]", "range": "1-9"}
     frame["chunks"] = {"defaultTaskCount": 2, "rangeConstraint": "CONTIGUOUS", "targetRuntimeSeconds": 60}
     script = {"actions": {"onRun": {"command": "x", "args": ["{{Task.Param.Frame}}"]}}}
     space = {"taskParameterDefinitions": [frame]}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from farm.flow.classify import classify
 from farm.model.work import Tag
 
-HEAVY_SAMPLES = {
+HEAVY_SAMPLES: dict[str, float | str] = {
     "engine": "CYCLES",
     "samples": 1024,
     "width": 3840,
@@ -15,7 +15,7 @@ HEAVY_SAMPLES = {
     "texture_mib": 500,
     "triangles": 1e6,
 }
-HEAVY_TEXTURES = {
+HEAVY_TEXTURES: dict[str, float | str] = {
     "engine": "CYCLES",
     "samples": 4,
     "width": 240,
@@ -55,7 +55,7 @@ def test_many_samples_are_compute_and_large_textures_with_few_are_bandwidth() ->
 
 
 def test_the_generated_scenes_are_told_apart() -> None:
-    compute = {
+    compute: dict[str, float | str] = {
         "engine": "CYCLES",
         "samples": 24,
         "width": 240,
@@ -63,7 +63,7 @@ def test_the_generated_scenes_are_told_apart() -> None:
         "texture_mib": 0,
         "triangles": 40_000,
     }
-    memory = {
+    memory: dict[str, float | str] = {
         "engine": "CYCLES",
         "samples": 4,
         "width": 240,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import UserError
-from farm.flow.filters import Field, Kind, chosen_fields, ordered, parse, table
+from farm.flow.filters import Field, Kind, Table, chosen_fields, ordered, parse, table
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Thing:
     pools: tuple[str, ...] = ("gpu", "night")
 
 
-FIELDS = table(
+FIELDS: Table[Thing] = table(
     (
         Field(name="name", kind=Kind.TEXT, of=lambda t: t.name, help=""),
         Field(

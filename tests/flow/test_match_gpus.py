@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from farm.flow import match
@@ -13,8 +15,8 @@ from farm.model.work import Profile
 CPU = Device(id="cpu", kind=DeviceKind.CPU, model="EPYC", slots=2)
 
 
-def gpu(name: str, **other: object) -> Device:
-    figures = {"fp32_tflops": 80.0, "memory_bandwidth_gbps": 1000.0, "vram_mib": 24000}
+def gpu(name: str, **other: Any) -> Device:
+    figures: dict[str, Any] = {"fp32_tflops": 80.0, "memory_bandwidth_gbps": 1000.0, "vram_mib": 24000}
     return Device(id=name, kind=DeviceKind.GPU, model="RTX", **{**figures, **other})
 
 
@@ -28,7 +30,7 @@ def kinds(demand: Demand, view: NodeView) -> list[RefusalKind]:
     return [refusal.kind for refusal in refusals(demand, view)]
 
 
-def used(name: str, mib: int, **other: object) -> DeviceLoad:
+def used(name: str, mib: int, **other: Any) -> DeviceLoad:
     return DeviceLoad(device_id=name, vram_used_mib=mib, **other)
 
 
@@ -78,7 +80,7 @@ def test_the_driver_s_own_share_is_not_free() -> None:
 
 
 @pytest.mark.parametrize("how", [{"fault": "lost: it has fallen off the bus"}, {"closed": "PROHIBITED"}])
-def test_a_closed_device_gets_nothing_and_says_why(how: dict[str, str]) -> None:
+def test_a_closed_device_gets_nothing_and_says_why(how: dict[str, Any]) -> None:
     load = DeviceLoad(device_id="a", **how)
     (refusal,) = refusals(Demand(gpus=1), node(gpu("a"), loads=(load,)))
     assert refusal.kind is RefusalKind.DEVICE_CLOSED

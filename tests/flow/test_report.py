@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -271,7 +272,7 @@ def test_a_step_is_given_up_when_what_it_needs_failed() -> None:
         ({"held": 1}, JobState.ACTIVE),
     ],
 )
-def test_a_jobs_state_follows_from_its_tasks(counts: dict[str, int], state: JobState) -> None:
+def test_a_jobs_state_follows_from_its_tasks(counts: dict[str, Any], state: JobState) -> None:
     assert advance(a_job(a_step("run", **counts))).state is state
 
 

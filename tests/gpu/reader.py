@@ -69,8 +69,8 @@ def in_child(provider: Nvidia) -> list[str]:
     with os.fdopen(read, "rb") as pipe:
         told = pipe.read()
     os.wait()
-    ids: list[str] = json.loads(told)
-    return ids
+    seen: list[str] = json.loads(told)
+    return seen
 
 
 if __name__ == "__main__":

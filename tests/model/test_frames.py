@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from fileseq import FrameSet
+from fileseq.frameset import FrameSet
 from hypothesis import given
 from hypothesis import strategies as st
 from openjd.model import IntRangeExpr

@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 import traceback
+from typing import Any
 
 import bpy
 
@@ -33,7 +34,7 @@ def install() -> str:
     return "ridgeline"
 
 
-def attempt(name: str, operator: object = None, **changes: object) -> None:
+def attempt(name: str, operator: Any = None, **changes: object) -> None:
     """Send the open scene with these settings; tells the refusal, or None."""
     settings = bpy.context.scene.ridgeline
     for key, value in changes.items():

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_blendfile import blend
 
 from farm import __version__
 from farm.errors import Forbidden, Rejected, Unavailable, UserError
@@ -29,6 +28,7 @@ from plugins.blender.addon.job import MissingFile, SceneFacts, Wish
 from plugins.blender.addon.live import Live, job_now, send
 from plugins.blender.addon.wrapping import characters, lines_of, thumbnails
 from plugins.blender.plugin import PLUGIN as BLENDER
+from tests.plugins.test_blendfile import blend
 from tests.waiting import wait_until
 
 
@@ -483,7 +483,7 @@ def test_the_zip_stands_alone_and_is_the_same_each_time(tmp_path: Path) -> None:
 def test_both_descriptions_of_the_add_on_have_the_projects_version() -> None:
     manifest = build_addon.contents()["blender_manifest.toml"]
     assert f'version = "{__version__}"' in manifest
-    assert ".".join(map(str, addon.bl_info["version"])) == __version__  # type: ignore[arg-type]
+    assert ".".join(map(str, addon.bl_info["version"])) == __version__
 
 
 def test_an_import_that_blender_does_not_have_is_refused() -> None:

@@ -11,7 +11,6 @@ import OpenImageIO
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_blendfile import blend
 
 from farm.errors import UserError
 from farm.flow.submit import plan_job
@@ -21,6 +20,7 @@ from farm.model.plugin import SubmitOptions
 from plugins.blender import assemble
 from plugins.blender.assemble import Layer, Part, Refusal, join
 from plugins.blender.plugin import PLUGIN
+from tests.plugins.test_blendfile import blend
 
 CHANNELS = ("R", "G", "B", "A")
 
@@ -126,6 +126,7 @@ def write_part(path: Path, pixels: assemble.Pixels, note: object) -> None:
     spec = OpenImageIO.ImageSpec(width, height, channels, OpenImageIO.FLOAT)
     spec.attribute("Note", note if isinstance(note, str) else json.dumps(note))
     target = OpenImageIO.ImageOutput.create(str(path))
+    assert target is not None
     assert target.open(str(path), spec)
     assert target.write_image(np.ascontiguousarray(pixels))
     assert target.close()

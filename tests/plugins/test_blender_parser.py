@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay import LOGS, feed, first_fatal, fractions, lines
 
 from farm.model.states import Outcome
 from plugins.blender.parser import BlenderParser
+from tests.plugins.replay import LOGS, feed, first_fatal, fractions, lines
 
 VERSIONS = ("3.4", "4.2.23", "4.3.2", "4.5.15", "5.0.1")
 FRAGMENTS = (

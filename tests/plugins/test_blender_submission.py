@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from expanded import tasks
-from test_blendfile import blend
 
 from farm.errors import UserError
 from farm.flow.submit import plan_job
@@ -13,6 +11,8 @@ from farm.model.plugin import SubmitOptions
 from farm.model.work import JobSettings
 from plugins.blender import driver
 from plugins.blender.plugin import PLUGIN
+from tests.plugins.expanded import tasks
+from tests.plugins.test_blendfile import blend
 
 
 @pytest.fixture

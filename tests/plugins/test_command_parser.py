@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay import LOGS, feed, fractions, lines
 
 from farm.model.states import Outcome
 from plugins.command.parser import CommandParser
+from tests.plugins.replay import LOGS, feed, fractions, lines
 
 
 @pytest.mark.parametrize(

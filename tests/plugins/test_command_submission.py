@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from expanded import tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from farm.model.frames import expand_pattern
 from farm.model.plugin import SubmitOptions
 from farm.model.work import Submission
 from plugins.command.plugin import MAX_PADDED_FRAMES, PLUGIN
+from tests.plugins.expanded import tasks
 
 CWD = Path("/shöw dir")
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import OpenImageIO
 import pytest
-from test_blendfile import blend
 
 from farm.errors import UserError
 from farm.flow.submit import plan_job
@@ -20,6 +19,7 @@ from plugins.blender.plugin import PLUGIN as BLENDER
 from plugins.command.plugin import PLUGIN as COMMAND
 from plugins.povray.plugin import PLUGIN as POVRAY
 from plugins.preview import with_preview
+from tests.plugins.test_blendfile import blend
 
 SCRIPT = Path(film.__file__).with_name("film.sh")
 needs_ffmpeg = pytest.mark.skipif(

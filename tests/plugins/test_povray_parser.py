@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay import LOGS, feed, first_fatal, fractions, lines
 
 from farm.model.states import Outcome
 from plugins.povray.parser import PovrayParser
+from tests.plugins.replay import LOGS, feed, first_fatal, fractions, lines
 
 FRAGMENTS = (
     "Rendered 5 of 0 pixels (0%)",

@@ -5,12 +5,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from expanded import tasks
 
 from farm.errors import UserError
 from farm.model.plugin import SubmitOptions
 from plugins import povray
 from plugins.povray.plugin import PLUGIN
+from tests.plugins.expanded import tasks
 
 
 @pytest.fixture

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from expanded import tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay import feed, fractions
 
 from farm.errors import UserError
 from farm.flow.submit import plan_job
@@ -21,6 +19,8 @@ from farm.model.plugin import Plugin, Reading, SubmitOptions
 from farm.model.states import Outcome
 from farm.model.work import Isolation
 from plugins import run_program
+from tests.plugins.expanded import tasks
+from tests.plugins.replay import feed, fractions
 
 NAMES = (
     "mitsuba luxcore synfig inkscape maya houdini nuke arnold vray redshift renderman".split()  # noqa: SIM905

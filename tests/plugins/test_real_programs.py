@@ -8,8 +8,6 @@ from pathlib import Path
 
 import OpenImageIO
 import pytest
-from replay import first_fatal
-from test_real_renderers import picture_size, run_first_task
 
 from farm.model.plugin import SubmitOptions
 from plugins.ffmpeg.plugin import PLUGIN as FFMPEG
@@ -17,6 +15,8 @@ from plugins.inkscape.plugin import PLUGIN as INKSCAPE
 from plugins.luxcore.plugin import PLUGIN as LUXCORE
 from plugins.mitsuba.plugin import PLUGIN as MITSUBA
 from plugins.synfig.plugin import PLUGIN as SYNFIG
+from tests.plugins.replay import first_fatal
+from tests.plugins.test_real_renderers import picture_size, run_first_task
 
 pytestmark = pytest.mark.renderer
 

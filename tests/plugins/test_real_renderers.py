@@ -10,7 +10,6 @@ from pathlib import Path
 
 import OpenImageIO
 import pytest
-from replay import feed, first_fatal
 
 from farm.model.plugin import Plugin, Reading, SubmitOptions
 from farm.model.work import JobSettings, Submission
@@ -19,6 +18,7 @@ from plugins.blender.plugin import PLUGIN as BLENDER
 from plugins.blender.ray_rate import ray_rate
 from plugins.command.plugin import PLUGIN as COMMAND
 from plugins.povray.plugin import PLUGIN as POVRAY
+from tests.plugins.replay import feed, first_fatal
 
 pytestmark = pytest.mark.renderer
 are_required = os.environ.get("FARM_TEST_SERVICES") == "required"

@@ -14,9 +14,9 @@ from farm.flow.predictive import Predictive
 from farm.model.ids import StepId
 from farm.model.machines import Use
 from farm.simulate.clock import Desk, SimRun, Simulation
-from farm.simulate.desks import Bare, BoardDesk, PlanDesk, PullDesk, StaticDesk, group_of, node_number
+from farm.simulate.desks import Bare, BoardDesk, PlanDesk, PullDesk, StaticDesk, group_of
 from farm.simulate.metrics import Figures, figures
-from farm.simulate.world import Scenario, World
+from farm.simulate.world import Scenario, World, node_number
 
 SMALL = Scenario(
     seed=3, farm={"T4": 4, "A10": 3, "RTX 4090": 3, "A100": 2}, load=0.8, hours=0.4, frames=(10, 40)

@@ -43,6 +43,7 @@ class _Form:
         taken = {name: _Taken(name) for name in names}
         bound = compiled.construct_params(taken, escape_names=False, **parameters)
         for column in compiled.insert_prefetch:
+            assert isinstance(column.default, sa.ColumnDefault)  # `_is_plain` has looked
             bound[compiled._within_exec_param_key_getter(column)] = column.default.arg
         parts: list[tuple[str | None, Any, Any]] = []
         for key in compiled.positiontup or ():
@@ -156,7 +157,9 @@ class ShortConnection(sa.Connection):
 def _is_plain(compiled: SQLCompiler) -> bool:
     """Its text is the same for all values, and what SQLAlchemy adds of its own are constants."""
     is_fixed = not (compiled.post_compile_params or compiled.literal_execute_params)
-    are_constants = all(column.default.is_scalar for column in compiled.insert_prefetch)
+    are_constants = all(
+        column.default is not None and column.default.is_scalar for column in compiled.insert_prefetch
+    )
     return is_fixed and are_constants and not (compiled.update_prefetch or compiled.implicit_returning)
 
 

@@ -444,12 +444,12 @@ class Farm:
                 count = self.kernel.draw.randint(1, 2)
                 self.truth.failures_left[task_id] = [self.kernel.draw.choice(kinds) for _ in range(count)]
 
-    def _ask_of_job(self, change: Callable[[Any, JobId], None]) -> None:
+    def _ask_of_job(self, change: Callable[[Any, JobId], object]) -> None:
         ids = [row[0] for row in self.database.ask("SELECT id FROM job ORDER BY id")]
         if ids and self.database.state.away_until <= self.kernel.now:
             self._ask(lambda db: change(db, JobId(self.kernel.draw.choice(ids))))
 
-    def _ask(self, change: Callable[[Any], None]) -> None:
+    def _ask(self, change: Callable[[Any], object]) -> None:
         """What a server does for a person, in a transaction of its own."""
         if self.database.state.away_until > self.kernel.now:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 from farm.model.machines import Capabilities, Device, DeviceKind
 from farm.settings import Settings
@@ -24,7 +25,7 @@ def fake_host_command(_address: Path, kind: containment.Containment | None = Non
     return [*prefix, FAKE_HOST]
 
 
-def settings_in(state_dir: Path, **others: object) -> Settings:
+def settings_in(state_dir: Path, **others: Any) -> Settings:
     return Settings(
         **{
             "state_dir": state_dir,

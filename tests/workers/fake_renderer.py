@@ -90,8 +90,8 @@ def main(words: list[str]) -> None:
             case "fds":
                 print("fds", sorted(map(int, os.listdir("/proc/self/fd")))[:-1], flush=True)
             case "eat":
-                block = bytearray(int(word()) << 20)
-                block[::4096] = b"x" * len(block[::4096])
+                eaten = bytearray(int(word()) << 20)
+                eaten[::4096] = b"x" * len(eaten[::4096])
                 time.sleep(0.4)
             case "kill":
                 os.kill(os.getpid(), int(word()))

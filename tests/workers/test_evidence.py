@@ -197,10 +197,12 @@ def test_one_that_swaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for turn in range(20):
         _proc(tmp_path, 7, faults=3_000 * turn, swap_kib=900_000)
         found = read_process(7, tmp_path)
-        assert found == Process(7, "a (b) c", "S", 10, 3_000 * turn, found.memory_mib, 12)  # type: ignore[union-attr]
+        assert found is not None
+        assert found == Process(7, "a (b) c", "S", 10, 3_000 * turn, found.memory_mib, 12)
         watched.now += 10
-        watched.sampler.look([found], watched.now)  # type: ignore[list-item]
-    verdict = judge(watched.sampler.evidence([found], watched.now), None, after_s=AFTER_S)  # type: ignore[list-item]
+        watched.sampler.look([found], watched.now)
+    assert found is not None
+    verdict = judge(watched.sampler.evidence([found], watched.now), None, after_s=AFTER_S)
     assert verdict.kind is StallKind.SWAPPING, verdict
     assert "878 MiB in swap" in verdict.text
 

@@ -30,6 +30,7 @@ def test_a_host_whose_output_and_process_end_in_one_turn_reads_nobody_elses_desc
 
     host = HostProcess(1, ["true"], {"PATH": os.environ["PATH"]}, tmp_path, selector, said, dead.append)
     incoming, _pidfd = selector.get_map()
+    assert isinstance(incoming, int)
     ready = until(lambda: len(found := selector.select(0)) == 2 and found, "its output and its process end")
     other = tmp_path / "other"
     other.write_text("a line of somebody else's\n")

@@ -122,7 +122,7 @@ def test_a_line_that_was_cut_short_harms_no_other(tmp_path: Path, cut: int) -> N
     path = tmp_path / "lines"
     path.unlink(missing_ok=True)
     lines = LineFile(path)
-    lines.append(map(line_of, [{"n": 1}, {"n": 2, "text": "x" * 50}]))
+    lines.append([line_of({"n": 1}), line_of({"n": 2, "text": "x" * 50})])
     lines.close()
     whole = path.read_bytes()
     path.write_bytes(whole[: max(len(whole) - cut, 0)])

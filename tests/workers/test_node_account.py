@@ -69,7 +69,12 @@ def test_a_node_hears_the_farm_and_the_farm_hears_it(farm_url: str, node_url: st
             with closing(Publisher(node_url)) as node:
                 node.publish(queues.REPORTS, b'{"n": 1}', persistent=True)
                 node.flush(5)
-                wait_until(lambda: told.extend(farm.drain(0.1, 10)) or told, "the node's report")
+
+                def has_told() -> bool:
+                    told.extend(farm.drain(0.1, 10))
+                    return bool(told)
+
+                wait_until(has_told, "the node's report")
                 assert not node.unroutable
 
             def is_sent() -> bool:

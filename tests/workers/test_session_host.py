@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from farm.model.ids import AttemptId
 from farm.model.states import Outcome
 from farm.model.work import Isolation
 from farm.wire.messages import Finished, HostRendered, HostRun, HostVerdict
@@ -114,7 +115,7 @@ def test_kill_of_the_host_ends_everything_in_its_namespace(held: Containment, tm
         os.killpg(driver.process.pid, signal.SIGKILL)
         driver.process.wait(10)
     if held is Containment.SUBREAPER:
-        assert kill_tagged([tag]) == 0  # what the agent does
+        assert kill_tagged([AttemptId(tag)]) == 0  # what the agent does
     until(lambda: not outer_pids(tag), f"nothing of {tag} is left")
 
 
@@ -315,7 +316,7 @@ def test_progress_that_a_plain_command_reports_the_openjd_way_arrives(host: Host
     assert host.seen.progress
     assert host.seen.started == 1
     assert all(progress.attempt_id == "progress-1" for progress in host.seen.progress)
-    words = (
+    more = (
         "say",
         "openjd_progress: 50",
         "sleep",
@@ -325,7 +326,7 @@ def test_progress_that_a_plain_command_reports_the_openjd_way_arrives(host: Host
         "say",
         "openjd_progress: 75",
     )
-    host.run(make_run(renderer_template(*words, "sleep", "0.6"), "progress-2"))
+    host.run(make_run(renderer_template(*more, "sleep", "0.6"), "progress-2"))
     assert [progress.fraction for progress in host.seen.progress] == [0.5, 0.75]
 
 

@@ -7,6 +7,7 @@ import signal
 import uuid
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ BEST = probe()
 ALL = [
     pytest.param(held, marks=[] if held is BEST else pytest.mark.faults) for held in available_containments()
 ]
-SHORT = {"heartbeat_s": 0.2, "fence_s": 4.0, "kill_grace_s": 0.2, "lease_s": 5.0}
+SHORT: dict[str, Any] = {"heartbeat_s": 0.2, "fence_s": 4.0, "kill_grace_s": 0.2, "lease_s": 5.0}
 """Seconds: nobody waits longer for the next agent, and a busy machine gets along with it."""
 
 

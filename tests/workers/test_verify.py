@@ -18,6 +18,7 @@ def write(path: Path, *, tile: int = 0, subimages: int = 1) -> Path:
     spec = oiio.ImageSpec(64, 40, 3, "half" if path.suffix == ".exr" else "uint8")
     spec.tile_width = spec.tile_height = tile
     out = oiio.ImageOutput.create(str(path))
+    assert out is not None
     if subimages > 1:
         assert out.open(str(path), (spec,) * subimages)
     else:
@@ -81,6 +82,7 @@ def test_a_border_render_has_the_size_of_its_display_window(tmp_path: Path) -> N
     spec = oiio.ImageSpec(10, 10, 3, "half")
     spec.full_width, spec.full_height, spec.x, spec.y = 64, 40, 5, 5
     out = oiio.ImageOutput.create(str(path))
+    assert out is not None
     assert out.open(str(path), spec)
     assert out.write_image(np.zeros((10, 10, 3), "f4"))
     out.close()
