@@ -324,7 +324,7 @@ class Scheduler:
             assigned, owed = self._dispatch()
             self._send(owed, settled.answers)
             # With work still flowing the next round must not wait; otherwise a message will wake it.
-            self._may_wait = not (assigned or owed.messages)
+            self._may_wait = not assigned and len(owed.messages) < self._settings.batch
         else:
             self._send(_Owed(), settled.answers)
         self._linger_s = _AHEAD_LINGER_S if self._matcher.is_ahead else _LINGER_S

@@ -28,9 +28,8 @@ from farm.text import duration
 
 Row = RowMapping
 
-LIVE: Final = tuple(sa.literal_column(f"'{state}'", sa.Text()) for state in sorted(LIVE_ATTEMPTS))
-"""Attempts in these states hold their node's room. Written out in statements: a list of parameters is put
-into a statement's text anew each time it runs."""
+LIVE: Final = tuple(sorted(map(str, LIVE_ATTEMPTS)))
+"""Attempts in these states hold their node's room."""
 
 
 @cache

@@ -73,15 +73,25 @@ class Database:
             sa.event.listen(whole, "commit", self._commit)
             sa.event.listen(whole, "rollback", self._rollback)
         self.raw.executescript(_TRIGGERS)
-        self._template = sqlite3.connect(":memory:")
-        self.raw.backup(self._template)
+        self._filled = [
+            name
+            for (name,) in self.ask("SELECT name FROM sqlite_master WHERE type = 'table'")
+            if not self.ask(f'SELECT 1 FROM "{name}" LIMIT 1')
+        ]
+        """Tables that a seed fills."""
 
     def begin_seed(self, kernel: Kernel, on_commit: Callable[[list[Change]], None]) -> None:
-        """Empty, and in `kernel`'s time."""
+        """Empty, and in `kernel`'s time.
+
+        The tables stay: with new ones SQLite would prepare every statement anew.
+        """
         self._kernel = None
         if self.raw.in_transaction:
             self.raw.execute("ROLLBACK")
-        self._template.backup(self.raw)
+        self.raw.execute("PRAGMA foreign_keys=OFF")
+        for name in self._filled:
+            self.raw.execute(f'DELETE FROM "{name}"')
+        self.raw.execute("PRAGMA foreign_keys=ON")
         self.state = State(on_commit=on_commit)
         self._kernel = kernel
 
