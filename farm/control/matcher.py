@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from farm.control import sharing
 from farm.flow import match
 from farm.flow.ahead import queue_ahead
+from farm.flow.groups import Assignment, Group, merged
 from farm.flow.keep import plan_around
-from farm.flow.match import Assignment, Group
 from farm.flow.predict import Run, RunTimeModel, UseState
 from farm.flow.predictive import Predictive
 from farm.flow.stall import Expectation, expectation
@@ -124,7 +124,7 @@ class Matcher:
         plan = plan_around(policy, groups, kept, limit=limit, free=free)
         ahead = queue_ahead(groups, kept.views, plan, limit=limit, now=now)
         self.is_ahead = bool(ahead) and _tasks_per_slot(kept.views, plan + ahead) >= _AHEAD
-        return match.merged(plan + ahead)
+        return merged(plan + ahead)
 
     def _plan(
         self,

@@ -30,8 +30,8 @@ from farm.control.stallwatch import StallWatch
 from farm.errors import NotLeader, Unavailable
 from farm.failpoints import reach
 from farm.flow.chunks import recut
+from farm.flow.groups import Assignment
 from farm.flow.limits import Ledger
-from farm.flow.match import Assignment
 from farm.flow.outage import Silence, is_outage
 from farm.flow.preempt import make_way
 from farm.model.events import EventKind

@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from farm.flow import keep
 from farm.flow import limits as counting
+from farm.flow.groups import Cause, Group
 from farm.flow.keep import Kept, Rules
 from farm.flow.limits import Ledger
-from farm.flow.match import Cause, Group
 from farm.model.ids import JobId, StepId
 from farm.model.limits import limits_needed
 from farm.model.machines import NodeView

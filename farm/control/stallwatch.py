@@ -15,9 +15,10 @@ from typing import Final
 import sqlalchemy as sa
 
 from farm.control import sharing
-from farm.flow import match, migrate
+from farm.flow import migrate
 from farm.flow.migrate import Action, ActionKind, Case, Place
 from farm.flow.predict import model_key
+from farm.flow.refusals import Room, eligible_devices, standing
 from farm.flow.stall import Expectation, judge, remaining_s
 from farm.model.ids import AttemptId, NodeId, StepId
 from farm.model.limits import limits_needed
@@ -266,7 +267,7 @@ class _Rooms:
         self._run_times = run_times
         views = nodes.views(db, ready.uses(db))
         kept = sharing.read(db, settings, ()).round((), views)[2]
-        self._rooms = {view.id: match.Room.of(view) for view in kept.views}
+        self._rooms = {view.id: Room.of(view) for view in kept.views}
 
     def model_of(self, node_id: NodeId, device_id: str) -> str:
         room = self._rooms.get(node_id)
@@ -281,9 +282,9 @@ class _Rooms:
             view = room.node
             if node_id == seen.node_id or node_id in seen.avoids or not view.accepts_work:
                 continue
-            if not room.holds(seen.demand) or next(match.standing(seen.demand, view), None) is not None:
+            if not room.holds(seen.demand) or next(standing(seen.demand, view), None) is not None:
                 continue
-            for device in match.eligible_devices(seen.demand, view):
+            for device in eligible_devices(seen.demand, view):
                 if not _is_well(view, device.id) or not room.is_free(seen.demand, device):
                     continue
                 expected = self._run_times(seen.step_id, node_id, device.id)

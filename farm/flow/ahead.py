@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from farm.flow.match import Assignment, Group, RefusalKind, eligible_devices, refusals
+from farm.flow.groups import Assignment, Group
+from farm.flow.refusals import RefusalKind, eligible_devices, refusals
 from farm.model.ids import NodeId, StepId
 from farm.model.machines import Device, NodeView
 

@@ -22,8 +22,8 @@ import numpy.typing as npt
 from farm.flow.accounts import Accounts
 from farm.flow.cached import Cached, Scenes
 from farm.flow.counts import SharedCounts
+from farm.flow.groups import Assignment, Group
 from farm.flow.kinds import Kinds
-from farm.flow.match import Assignment, Group
 from farm.flow.places import NO_ROW, Places
 from farm.flow.predict import RunTimes, UseState
 from farm.flow.prices import Prices, shadow_prices

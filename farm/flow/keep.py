@@ -11,19 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from farm.flow.match import (
-    Assignment,
-    Cause,
-    Group,
-    Room,
-    fitness,
-    fits,
-    left_of,
-    plan,
-    standing,
-    used,
-    without,
-)
+from farm.flow.groups import Assignment, Cause, Group, left_of, used, without
+from farm.flow.match import fitness, plan
+from farm.flow.refusals import Room, fits, standing
 from farm.model.ids import NodeId, StepId
 from farm.model.machines import Device, DeviceKind, DeviceLoad, NodeView, Use
 from farm.model.sharing import Reservation

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from farm.flow.match import eligible_devices, pool_rank, standing
+from farm.flow.refusals import eligible_devices, pool_rank, standing
 from farm.model.machines import Demand, NodeView
 
 Bools = npt.NDArray[np.bool_]

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from farm.flow.match import Cause, Group, fits
+from farm.flow.groups import Cause, Group
+from farm.flow.refusals import fits
 from farm.model.ids import JobId, NodeId
 from farm.model.limits import Hold, Limit, LimitScope, limits_needed
 from farm.model.machines import NodeView

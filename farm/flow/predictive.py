@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from farm.flow.board import Board
 from farm.flow.cached import Cached
-from farm.flow.match import Assignment, Group, fitness, left_of, plan
+from farm.flow.groups import Assignment, Group, left_of
+from farm.flow.match import fitness, plan
 from farm.flow.predict import Load, Run, RunTimeModel, model_key, rates_of
 from farm.flow.waiting import GroupKey, group_key
 from farm.flow.weights import Period, Weights, weights_at

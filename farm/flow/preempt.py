@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from farm.flow.groups import Group
 from farm.flow.keep import may_start
-from farm.flow.match import Group, fits, standing
+from farm.flow.refusals import fits, standing
 from farm.model.ids import AttemptId, JobId, NodeId, TaskId
 from farm.model.machines import NodeView, Use
 

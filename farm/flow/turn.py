@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from farm.flow.match import Cause, Group
+from farm.flow.groups import Cause, Group
 from farm.flow.predict import UseState
 from farm.flow.weights import PriorityMode, Weights
 from farm.text import plural

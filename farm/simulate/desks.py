@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from farm.flow import match
 from farm.flow.board import Board
+from farm.flow.groups import Group
 from farm.flow.predict import LoadTimes, Run, RunTimeModel, RunTimes, model_key, rates_of
 from farm.flow.stall import Expectation, expectation
 from farm.flow.weights import Weights
@@ -137,7 +138,7 @@ class PlanDesk(Bare):
 
     def begin(self, simulation: Simulation) -> None:
         super().begin(simulation)
-        self._active: dict[int, match.Group] = {}
+        self._active: dict[int, Group] = {}
 
     def arrived(self, job: int, now: float) -> None:
         self._active[job] = replace(group_of(self.world, job), ready=int(self.world.frames[job]))
@@ -269,9 +270,9 @@ class BoardDesk(Bare):
         return expectation(self._times, str(job), model, self.world.nodes[node].id)
 
 
-def group_of(world: World, job: int) -> match.Group:
+def group_of(world: World, job: int) -> Group:
     spec = world.jobs[job]
-    return match.Group(
+    return Group(
         step_id=StepId(job),
         job_id=JobId(job),
         demand=spec.demand,

@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from farm.flow import avoid
-from farm.flow.match import Group, vram_held_mib
+from farm.flow.groups import Group
+from farm.flow.refusals import vram_held_mib
 from farm.model.ids import JobId, NodeId, StepId, TaskId
 from farm.model.machines import Capabilities, Demand, Use
 from farm.model.states import JobState

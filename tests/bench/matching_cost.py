@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from farm.flow.board import Board
-from farm.flow.match import Assignment, Group
+from farm.flow.groups import Assignment, Group
 from farm.flow.predict import Rates, RunTimeModel, model_key
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import LIMIT_PREFIX

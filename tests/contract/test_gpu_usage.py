@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from farm.flow.match import VRAM_RESERVE_MIB
+from farm.flow.refusals import VRAM_RESERVE_MIB
 from farm.model.attempts import DeviceUsage
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, JobId, NodeId

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from farm.control import sharing
 from farm.control.matcher import Matcher
 from farm.control.scheduler import Scheduler
-from farm.flow.match import Assignment
+from farm.flow.groups import Assignment
 from farm.flow.submit import plan_job
 from farm.model.ids import AttemptId, JobId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind

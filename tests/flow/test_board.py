@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.flow.board import Board
-from farm.flow.match import Assignment, Group, fits
+from farm.flow.groups import Assignment, Group
 from farm.flow.predict import Load, Run, RunTimeModel, UseState, model_key, rates_of
+from farm.flow.refusals import fits
 from farm.flow.scores import excess
 from farm.flow.waiting import group_key
 from farm.flow.weights import Order, PriorityMode, Weights

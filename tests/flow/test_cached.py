@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.flow.cached import Cached, Scenes
-from farm.flow.match import Group
+from farm.flow.groups import Group
 from farm.flow.predict import Load, Run
 from farm.flow.predictive import Predictive
 from farm.flow.weights import Weights

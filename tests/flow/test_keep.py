@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.errors import UserError
+from farm.flow.groups import Assignment, Group
 from farm.flow.keep import Kept, Rules, causes, drawn_w, is_wide, keep, plan_around
-from farm.flow.match import Assignment, Group, fifo, fits, plan, pool_rank, why
+from farm.flow.match import fifo, plan, why
 from farm.flow.predictive import Predictive
+from farm.flow.refusals import fits, pool_rank
 from farm.flow.weights import Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, NodeView, Use

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from farm.errors import UserError
 from farm.flow.ahead import queue_ahead
 from farm.flow.bundle_settings import read_bundle_settings, read_limit_needs
+from farm.flow.groups import Assignment, Group
 from farm.flow.limits import Ledger, causes, counted, user_room
-from farm.flow.match import Assignment, Group, fifo, fits, plan
+from farm.flow.match import fifo, plan
 from farm.flow.predictive import Predictive
+from farm.flow.refusals import fits
 from farm.flow.submit import plan_job
 from farm.flow.weights import Weights
 from farm.model.ids import JobId, NodeId, StepId

@@ -10,21 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.flow.match import (
-    DISK_SCRATCH,
-    Assignment,
-    Group,
-    RefusalKind,
-    Score,
-    fifo,
-    fitness,
-    fits,
-    merged,
-    plan,
-    refusals,
-    unknowns,
-    why,
-)
+from farm.flow.groups import Assignment, Group, merged
+from farm.flow.match import Score, fifo, fitness, plan, unknowns, why
+from farm.flow.refusals import DISK_SCRATCH, RefusalKind, fits, refusals
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, NodeView, Use
 from farm.model.work import Profile

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from farm.flow import match
-from farm.flow.match import Group, RefusalKind, fitness, plan, refusals
+from farm.flow.groups import Group
+from farm.flow.match import fitness, plan
+from farm.flow.refusals import VRAM_RESERVE_MIB, RefusalKind, refusals, vram_held_mib
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, NodeView, Use
 from farm.model.work import Profile
@@ -57,7 +58,7 @@ def test_what_live_attempts_hold_is_not_counted_twice() -> None:
 
 def test_the_peak_that_was_seen_counts_with_a_margin() -> None:
     demand = Demand(gpus=1, vram_seen_mib=10000)
-    assert match.vram_held_mib(demand) == 11500 + match.VRAM_RESERVE_MIB
+    assert vram_held_mib(demand) == 11500 + VRAM_RESERVE_MIB
     assert kinds(demand, node(gpu("a"), loads=(used("a", 12000),))) == []
     assert kinds(demand, node(gpu("a"), loads=(used("a", 13000),))) == [RefusalKind.VRAM_BUSY]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from farm.flow.match import Assignment, Group
+from farm.flow.groups import Assignment, Group
 from farm.flow.predict import Load, Run
 from farm.flow.predictive import Predictive
 from farm.flow.weights import Order, Period, Weights

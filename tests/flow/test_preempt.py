@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farm.flow.match import Group
+from farm.flow.groups import Group
 from farm.flow.preempt import MOST_STARTS, Victim, make_way
 from farm.model.ids import AttemptId, JobId, NodeId, StepId, TaskId
 from farm.model.machines import Capabilities, Device, DeviceKind, NodeView, Use

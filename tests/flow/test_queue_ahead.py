@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.flow.ahead import AHEAD_S, MOST_AHEAD, SHORT_S, queue_ahead
-from farm.flow.match import Assignment, Group
+from farm.flow.groups import Assignment, Group
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, NodeView, Use
 

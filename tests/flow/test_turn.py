@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from farm.flow.match import Group
+from farm.flow.groups import Group
 from farm.flow.predict import UseState
 from farm.flow.turn import ahead
 from farm.flow.weights import PriorityMode, Weights

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from farm.flow import match
+from farm.flow.groups import Group
 from farm.flow.predict import Run
 from farm.flow.predictive import Predictive
 from farm.model.ids import StepId
@@ -134,7 +135,7 @@ class SchedulerDesk(Bare):
     def begin(self, simulation: Simulation) -> None:
         super().begin(simulation)
         self.policy = Predictive()
-        self.groups: dict[int, match.Group] = {}
+        self.groups: dict[int, Group] = {}
         self.taught: list[Run] = []
         self.decided: list[tuple[float, list[tuple[int, int]]]] = []
 

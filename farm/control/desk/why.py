@@ -10,8 +10,8 @@ from farm.control import sharing
 from farm.control.matcher import weights_now
 from farm.control.views import WhyLine, WhyView
 from farm.flow import match
+from farm.flow.groups import Cause, Group
 from farm.flow.keep import Kept
-from farm.flow.match import Cause
 from farm.flow.predict import UseState
 from farm.flow.turn import ahead
 from farm.model.ids import JobId, TaskId
@@ -60,7 +60,7 @@ class NextRound:
         self._kept: Kept | None = None
         self._use: UseState | None = None
         self._nodes: list[NodeView] | None = None
-        self._groups: dict[int, list[match.Group]] | None = None
+        self._groups: dict[int, list[Group]] | None = None
 
     @property
     def nodes(self) -> list[NodeView]:
@@ -68,7 +68,7 @@ class NextRound:
             self._nodes = nodes.views(self._db, ready.uses(self._db))
         return self._nodes
 
-    def groups(self, job_id: JobId) -> list[match.Group]:
+    def groups(self, job_id: JobId) -> list[Group]:
         if self._groups is None:
             self._groups = {}
             for group in ready.groups(self._db):
@@ -89,12 +89,12 @@ class NextRound:
             self._kept = self.sharing.round(self._everything, self.nodes)[2]
         return self._kept
 
-    def seen_by(self, group: match.Group) -> Sequence[NodeView]:
+    def seen_by(self, group: Group) -> Sequence[NodeView]:
         """The nodes as the group finds them: with what is kept, unless it is kept for this very group."""
         mine = {view.id: view for view in self.kept.held if self.kept.holds[view.id].step_id == group.step_id}
         return [mine.get(view.id, view) for view in self.kept.views]
 
-    def ahead(self, group: match.Group) -> Sequence[Cause]:
+    def ahead(self, group: Group) -> Sequence[Cause]:
         """Whose work goes before the group's."""
         if not self._tells_turns:
             return ()
@@ -105,7 +105,7 @@ class NextRound:
         return ahead(group, self._everything, weights_now(self._settings, now), self._use)
 
     @property
-    def _everything(self) -> list[match.Group]:
+    def _everything(self) -> list[Group]:
         return [group for groups in (self._groups or {}).values() for group in groups]
 
 
@@ -186,7 +186,7 @@ def _waits_for_licence(db: sa.Connection, step: Step) -> Iterable[WhyLine]:
         )
 
 
-def _why_group(db: sa.Connection, step: Step, group: match.Group, coming: NextRound) -> Iterable[WhyLine]:
+def _why_group(db: sa.Connection, step: Step, group: Group, coming: NextRound) -> Iterable[WhyLine]:
     due_s = ready.next_due_s(db, step.id)
     if due_s > 0:
         yield WhyLine(step=step.name, text=f"tries again in {duration(due_s)} after failures")
