@@ -72,7 +72,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Conclusion:
     outcome: Outcome
     reason: str = ""
     """One line."""
@@ -80,12 +80,12 @@ class Verdict:
     """Trying again cannot help."""
 
 
-def judge(ending: Ending, readings: Readings, last_lines: list[str]) -> Verdict:
+def conclude(ending: Ending, readings: Readings, last_lines: list[str]) -> Conclusion:
     """What an attempt's end means, before its files are looked at."""
-    outcome, reason = _judge(ending, readings, last_lines)
+    outcome, reason = _conclude(ending, readings, last_lines)
     is_own = ending.stop is None and ending.timeout_s is None
     is_final = is_own and (ending.is_final if ending.refusal is not None else readings.is_final)
-    return Verdict(outcome=outcome, reason=reason, is_final=is_final)
+    return Conclusion(outcome=outcome, reason=reason, is_final=is_final)
 
 
 def one_line(text: str) -> str:
@@ -93,7 +93,7 @@ def one_line(text: str) -> str:
     return clean(" ".join(text.split()), limit=_REASON_LIMIT, one_line=True)
 
 
-def _judge(ending: Ending, readings: Readings, last_lines: list[str]) -> tuple[Outcome, str]:
+def _conclude(ending: Ending, readings: Readings, last_lines: list[str]) -> tuple[Outcome, str]:
     if ending.stop is not None:
         return ending.stop
     if ending.timeout_s is not None:

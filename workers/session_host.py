@@ -44,7 +44,7 @@ from farm.wire.messages import (
 from workers import containment, plain, staging
 from workers.agent_link import AgentLink
 from workers.command import BRIEF_S, run_command
-from workers.endings import Ending, Verdict, judge, one_line
+from workers.endings import Conclusion, Ending, conclude, one_line
 from workers.evidence import FileWatch, Sampler
 from workers.output import Output, licence_statuses, parser_for
 from workers.processes import TAG
@@ -90,13 +90,13 @@ class Attempt:
         """Run it to its end; afterwards none of its processes is left, or the reason says so."""
         self._cpu_before_s = _collected_cpu_s() + (0.0 if self._host.is_empty else containment.cpu_s())
         try:
-            verdict = self._to_the_end()
+            conclusion = self._to_the_end()
         except staging.StagingError as error:
-            verdict = Verdict(outcome=error.outcome, reason=str(error), is_final=error.is_final)
+            conclusion = Conclusion(outcome=error.outcome, reason=str(error), is_final=error.is_final)
         except Unfit as error:
-            verdict = self._unfit(error)
+            conclusion = self._unfit(error)
         except OSError as error:
-            verdict = Verdict(outcome=Outcome.NODE_FAULT, reason=f"the session host failed: {error}")
+            conclusion = Conclusion(outcome=Outcome.NODE_FAULT, reason=f"the session host failed: {error}")
         if self._stage is not None and self._published_by != self._order.attempt_id:
             staging.discard(self._stage)
         ended = self._ended if self._ended is not None else time.monotonic()
@@ -105,9 +105,9 @@ class Attempt:
         rendering_since = readings.rendering_since if readings is not None else None
         return Finished(
             attempt_id=self._order.attempt_id,
-            outcome=verdict.outcome,
-            reason=one_line(verdict.reason),
-            is_final=verdict.is_final,
+            outcome=conclusion.outcome,
+            reason=one_line(conclusion.reason),
+            is_final=conclusion.is_final,
             exit_code=self._exit_code,
             files=self._published,
             published_by=self._published_by,
@@ -119,44 +119,46 @@ class Attempt:
             stuck=self._stuck,
         )
 
-    def _to_the_end(self) -> Verdict:
+    def _to_the_end(self) -> Conclusion:
         if not self._host.is_empty:
             stuck = containment.kill_leftovers(limit_s=0, spare=self._host.spared)
             if stuck:
                 self._stuck = stuck
-                return Verdict(outcome=Outcome.NODE_FAULT, reason=stuck)
+                return Conclusion(outcome=Outcome.NODE_FAULT, reason=stuck)
         if self._host.link.stop is not None:
             outcome, reason = self._host.link.stop
-            return Verdict(outcome=outcome, reason=reason)
+            return Conclusion(outcome=outcome, reason=reason)
         if self._script.output is not None and self._script.isolation is Isolation.STAGED:
             adopted = self._open_stage(self._script.output.directory_parameter)
             if adopted is not None:
                 self._take(adopted)
-                return Verdict(outcome=Outcome.SUCCEEDED, reason="an earlier attempt had finished it")
+                return Conclusion(outcome=Outcome.SUCCEEDED, reason="an earlier attempt had finished it")
         ending, output = self._run_processes()
         self._exit_code, self._peak_memory_mib = ending.exit_code, ending.peak_memory_mib
-        verdict = judge(ending, output.readings, output.last_lines())
-        if verdict.outcome is Outcome.SUCCEEDED and self._run.asks_before_publishing:
-            verdict = self._ask_the_agent(verdict)
-        if verdict.outcome is Outcome.JOB_ERROR and ending.exit_code in licence_statuses(self._script.kind):
-            verdict = replace(verdict, outcome=Outcome.LICENCE)
-        if verdict.outcome is Outcome.SUCCEEDED:
+        conclusion = conclude(ending, output.readings, output.last_lines())
+        if conclusion.outcome is Outcome.SUCCEEDED and self._run.asks_before_publishing:
+            conclusion = self._ask_the_agent(conclusion)
+        if conclusion.outcome is Outcome.JOB_ERROR and ending.exit_code in licence_statuses(
+            self._script.kind
+        ):
+            conclusion = replace(conclusion, outcome=Outcome.LICENCE)
+        if conclusion.outcome is Outcome.SUCCEEDED:
             return self._accept(output)
         if ending.stop is not None and self._host.link.takes_output:
             return self._accept_unfinished(output, ending.stop)
-        is_own_fault = verdict.outcome is Outcome.JOB_ERROR and not verdict.is_final
+        is_own_fault = conclusion.outcome is Outcome.JOB_ERROR and not conclusion.is_final
         if is_own_fault and self._stage is not None and staging.is_full(self._stage.final):
-            reason = f"{verdict.reason} (the disk of {self._stage.shown} is full)"
-            return Verdict(outcome=Outcome.STORAGE, reason=reason)
-        return verdict
+            reason = f"{conclusion.reason} (the disk of {self._stage.shown} is full)"
+            return Conclusion(outcome=Outcome.STORAGE, reason=reason)
+        return conclusion
 
-    def _ask_the_agent(self, verdict: Verdict) -> Verdict:
+    def _ask_the_agent(self, conclusion: Conclusion) -> Conclusion:
         self._host.link.send(HostRendered(attempt_id=self._order.attempt_id))
         refusal = self._host.link.verdict_on(self._order.attempt_id)
         if self._host.link.stop is not None:
             outcome, reason = self._host.link.stop
-            return Verdict(outcome=outcome, reason=reason)
-        return Verdict(outcome=Outcome.JOB_ERROR, reason=refusal) if refusal else verdict
+            return Conclusion(outcome=outcome, reason=reason)
+        return Conclusion(outcome=Outcome.JOB_ERROR, reason=refusal) if refusal else conclusion
 
     def _open_stage(self, parameter: str) -> staging.Publication | None:
         if parameter not in self._parameters:
@@ -291,13 +293,13 @@ class Attempt:
             self._host.keep(kept, self._run)
         return ending
 
-    def _accept(self, output: Output) -> Verdict:
+    def _accept(self, output: Output) -> Conclusion:
         """The processes ended well: look at the files, and publish them."""
         spec, stage, order = self._script.output, self._stage, self._order
         if spec is None:
-            return Verdict(outcome=Outcome.SUCCEEDED)
+            return Conclusion(outcome=Outcome.SUCCEEDED)
         if stage is not None and not stage.directory.is_dir():
-            return Verdict(outcome=Outcome.CANCELLED, reason="the job has been tidied away")
+            return Conclusion(outcome=Outcome.CANCELLED, reason="the job has been tidied away")
         directory = Path(self._parameters[spec.directory_parameter][1])
         with staging.as_storage(stage.shown if stage is not None else str(directory)):
             checked = check_files(
@@ -313,25 +315,25 @@ class Attempt:
             self._published_by = order.attempt_id
         else:
             self._take(staging.publish(stage, checked, may_replace=order.replace_existing))
-        return Verdict(outcome=Outcome.SUCCEEDED)
+        return Conclusion(outcome=Outcome.SUCCEEDED)
 
-    def _accept_unfinished(self, output: Output, stop: tuple[Outcome, str]) -> Verdict:
+    def _accept_unfinished(self, output: Output, stop: tuple[Outcome, str]) -> Conclusion:
         """The renderer had to be ended after its work: its files count if they are whole."""
         outcome, reason = stop
         if self._script.output is None:
-            return Verdict(outcome=outcome, reason=reason)
+            return Conclusion(outcome=outcome, reason=reason)
         try:
-            verdict = self._accept(output)
+            conclusion = self._accept(output)
         except Unfit as error:
-            return Verdict(outcome=outcome, reason=f"{reason}; its output cannot be used: {error}")
+            return Conclusion(outcome=outcome, reason=f"{reason}; its output cannot be used: {error}")
         self._warnings.append(f"the renderer wrote its files and did not exit: {reason}")
-        return verdict
+        return conclusion
 
     def _take(self, publication: staging.Publication) -> None:
         self._published, self._published_by = publication.files, publication.by
         self._warnings += publication.warnings
 
-    def _unfit(self, error: Unfit) -> Verdict:
+    def _unfit(self, error: Unfit) -> Conclusion:
         """A bad file: the class depends on whether something hindered its writing."""
         readings = self._output.readings if self._output is not None else None
         hindrance = ""
@@ -340,8 +342,8 @@ class Attempt:
             if not hindrance and self._stage is not None and staging.is_full(self._stage.final):
                 hindrance = f"the disk of {self._stage.shown} is full"
         if hindrance:
-            return Verdict(outcome=Outcome.STORAGE, reason=f"{error}: {hindrance}")
-        return Verdict(outcome=Outcome.JOB_ERROR, reason=str(error))
+            return Conclusion(outcome=Outcome.STORAGE, reason=f"{error}: {hindrance}")
+        return Conclusion(outcome=Outcome.JOB_ERROR, reason=str(error))
 
 
 class Host:

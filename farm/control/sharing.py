@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from farm.flow import keep
 from farm.flow import limits as counting
 from farm.flow.groups import Cause, Group
-from farm.flow.keep import Kept, Rules
+from farm.flow.keep import KeepRules, Kept
 from farm.flow.limits import Ledger
 from farm.model.ids import JobId, StepId
 from farm.model.limits import limits_needed
@@ -26,7 +26,7 @@ from farm.text import duration, plural
 class Sharing:
     """Empty where no rule concerns what waits: then a round pays nothing for it."""
 
-    rules: Rules = field(default_factory=Rules)
+    rules: KeepRules = field(default_factory=KeepRules)
     ledger: Ledger = field(default_factory=lambda: Ledger({}))
     user_room: Mapping[str, int] = field(default_factory=dict)
     """Of users who have a limit: how many more tasks may run."""
@@ -82,7 +82,7 @@ def read(db: sa.Connection, settings: Settings, groups: Sequence[Group]) -> Shar
             each=settings.max_running_per_user,
             named=settings.max_running_of,
         )
-    rules = Rules(
+    rules = KeepRules(
         reservations=[read_reservation(pool, told) for pool, told in settings.reservations.items()],
         power_caps_w=settings.power_caps_w,
         wide_patience_s=settings.wide_patience_s,

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from farm.control import sharing
 from farm.flow import migrate
-from farm.flow.migrate import Action, ActionKind, Case, Place
+from farm.flow.migrate import Action, ActionKind, Case, FreeDevice
 from farm.flow.predict import model_key
 from farm.flow.refusals import Room, eligible_devices, standing
 from farm.flow.stall import Expectation, judge, remaining_s
@@ -275,7 +275,7 @@ class _Rooms:
         devices = room.node.capabilities.devices if room is not None else ()
         return next((model_key(device) for device in devices if device.id == first), "")
 
-    def places(self, seen: Running | Waiting) -> tuple[Place, ...]:
+    def places(self, seen: Running | Waiting) -> tuple[FreeDevice, ...]:
         """Where a task could start now; its own node and those that it avoids apart."""
         found = []
         for node_id, room in self._rooms.items():
@@ -290,7 +290,7 @@ class _Rooms:
                 expected = self._run_times(seen.step_id, node_id, device.id)
                 mean_s = seen.runtime_mean_s if seen.runtime_count >= _LEAST_RUNS else None
                 found.append(
-                    Place(
+                    FreeDevice(
                         node_id=node_id,
                         device_id=device.id,
                         model=model_key(device),
@@ -299,7 +299,7 @@ class _Rooms:
                 )
         return tuple(found)
 
-    def take(self, place: Place, demand: Demand) -> None:
+    def take(self, place: FreeDevice, demand: Demand) -> None:
         room = self._rooms[place.node_id]
         room.take(demand, [d for d in room.node.capabilities.devices if d.id == place.device_id])
 

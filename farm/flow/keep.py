@@ -26,7 +26,7 @@ _UNKNOWN_RUNTIME_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class KeepRules:
     """From the settings."""
 
     reservations: Sequence[Reservation] = ()
@@ -70,7 +70,7 @@ def is_wide(group: Group) -> bool:
 def keep(
     groups: Sequence[Group],
     nodes: Sequence[NodeView],
-    rules: Rules,
+    rules: KeepRules,
     *,
     now: float = 0.0,
     idle_since: Mapping[StepId, float] | None = None,
@@ -141,7 +141,7 @@ def plan_around(
     return plans
 
 
-def causes(group: Group, kept: Kept, rules: Rules) -> list[Cause]:
+def causes(group: Group, kept: Kept, rules: KeepRules) -> list[Cause]:
     """Why reservations hold a group up; the rest is told by the nodes themselves."""
     found = []
     for reservation in rules.reservations:

@@ -45,7 +45,7 @@ class ActionKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class FreeDevice:
     """A device with a free slot that could take the task."""
 
     node_id: NodeId
@@ -79,10 +79,10 @@ class Action:
     kind: ActionKind
     text: str = ""
     """One line, for people."""
-    place: Place | None = None
+    place: FreeDevice | None = None
 
 
-def decide(case: Case, places: Sequence[Place]) -> Action:
+def decide(case: Case, places: Sequence[FreeDevice]) -> Action:
     """What is done about a stall. `docs/stalls.md` has the table."""
     kind, policy = case.verdict.kind, case.policy
     nothing = Action(kind=ActionKind.NOTHING)
@@ -111,7 +111,7 @@ def decide(case: Case, places: Sequence[Place]) -> Action:
     return nothing
 
 
-def _of_dead(case: Case, places: Sequence[Place]) -> Action:
+def _of_dead(case: Case, places: Sequence[FreeDevice]) -> Action:
     if case.has_company:
         if case.policy is StallPolicy.COPY or case.verdict.kind is not StallKind.HUNG:
             return Action(kind=ActionKind.NOTHING)
@@ -127,17 +127,17 @@ def _of_dead(case: Case, places: Sequence[Place]) -> Action:
     return Action(kind=ActionKind.MOVE, text="ended, to run on another node")
 
 
-def _told(place: Place, case: Case) -> str:
+def _told(place: FreeDevice, case: Case) -> str:
     left = "never ends" if case.verdict.kind in _DEAD else f"{duration(case.left_s)} to go here"
     if place.seconds is None:
         return f"{place.node_id} ({left})"
     return f"{place.node_id} ({left}, {duration(place.seconds + START_S)} there)"
 
 
-def best(places: Sequence[Place], model: str) -> Place | None:
+def best(places: Sequence[FreeDevice], model: str) -> FreeDevice | None:
     """Where the task would take least, another device model preferred."""
 
-    def cost(place: Place) -> tuple[bool, float, NodeId, str]:
+    def cost(place: FreeDevice) -> tuple[bool, float, NodeId, str]:
         seconds = place.seconds if place.seconds is not None else 1.0
         weighed = seconds * (OTHER_MODEL if place.model != model else 1.0)
         return place.seconds is None, weighed, place.node_id, place.device_id
@@ -145,7 +145,7 @@ def best(places: Sequence[Place], model: str) -> Place | None:
     return min(places, key=cost, default=None)
 
 
-def pays(case: Case, place: Place, *, lost_s: float = 0.0) -> bool:
+def pays(case: Case, place: FreeDevice, *, lost_s: float = 0.0) -> bool:
     """Whether the task is expected to end earlier there by enough, with the work lost weighed in."""
     if case.left_s is None or place.seconds is None:
         return False
@@ -188,15 +188,17 @@ class Runner:
     model: str
     age_s: float
     left_s: float | None
-    places: tuple[Place, ...]
+    places: tuple[FreeDevice, ...]
 
 
-def speculate(runners: Sequence[Runner], *, after_s: float, limit: int) -> list[tuple[int, Place, float]]:
+def speculate(
+    runners: Sequence[Runner], *, after_s: float, limit: int
+) -> list[tuple[int, FreeDevice, float]]:
     """Which running attempts get a second copy on an idle device: (index, place, seconds gained), most first.
 
     For when nothing is left to start: the copy costs a slot that would idle. Each slot is given once.
     """
-    chosen: list[tuple[int, Place, float]] = []
+    chosen: list[tuple[int, FreeDevice, float]] = []
     taken: set[tuple[NodeId, str]] = set()
     pairs = []
     for runner in runners:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from farm.flow import migrate
-from farm.flow.migrate import ActionKind, Case, Place, Runner
+from farm.flow.migrate import ActionKind, Case, FreeDevice, Runner
 from farm.flow.stall import Expectation, judge
 from farm.model.ids import AttemptId
 from farm.model.stalls import Evidence, StallPolicy
@@ -105,7 +105,7 @@ def _can_be_copied(simulation: Simulation, run: SimRun) -> bool:
 
 def _places(
     simulation: Simulation, run: SimRun, idle: Collection[int], expected: Expected
-) -> tuple[Place, ...]:
+) -> tuple[FreeDevice, ...]:
     world = simulation.world
     found = []
     for node in idle:
@@ -113,7 +113,7 @@ def _places(
             continue
         usual = expected(run.job, node)
         found.append(
-            Place(
+            FreeDevice(
                 node_id=world.nodes[node].id,
                 device_id="gpu",
                 model=world.models[int(world.node_model[node])],

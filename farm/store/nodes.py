@@ -343,7 +343,7 @@ def views(db: sa.Connection, uses: Mapping[NodeId, Sequence[Use]]) -> list[NodeV
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Given:
     """A live attempt that the farm has given a node."""
 
     attempt_id: AttemptId
@@ -354,7 +354,7 @@ class Held:
     index: int
 
 
-def held(db: sa.Connection) -> list[Held]:
+def given(db: sa.Connection) -> list[Given]:
     """Every live attempt (at most 10,000), the oldest first."""
     query = (
         sa.select(
@@ -373,7 +373,7 @@ def held(db: sa.Connection) -> list[Held]:
         .limit(10_000)
     )
     return [
-        Held(
+        Given(
             attempt_id=AttemptId(row["id"]),
             node_id=NodeId(row["node_id"]),
             job_id=JobId(row["job_id"]),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from farm.errors import UserError
 from farm.flow.groups import Assignment, Group
-from farm.flow.keep import Kept, Rules, causes, drawn_w, is_wide, keep, plan_around
+from farm.flow.keep import KeepRules, Kept, causes, drawn_w, is_wide, keep, plan_around
 from farm.flow.match import fifo, plan, why
 from farm.flow.predictive import Predictive
 from farm.flow.refusals import fits, pool_rank
@@ -78,8 +78,8 @@ def around(groups: Sequence[Group], kept: Kept) -> dict[int, list[str]]:
 def test_a_node_serves_its_pools_in_order_whatever_the_priority() -> None:
     first = node("a", pools=("hero", "default"))
     groups = [group(1, demand=Demand(gpus=1, pool="hero"), ready=1), group(2, priority=99, ready=1)]
-    assert around(groups, keep(groups, [first], Rules())) == {1: ["a"]}
-    assert around(groups[1:], keep(groups[1:], [first], Rules())) == {2: ["a"]}
+    assert around(groups, keep(groups, [first], KeepRules())) == {1: ["a"]}
+    assert around(groups[1:], keep(groups[1:], [first], KeepRules())) == {2: ["a"]}
     policy = Predictive(weights=FREE)
     (start,) = policy.plan(groups, [first], now=0.0, hour=12.0, limit=9)
     assert start.step_id == 1
@@ -91,7 +91,7 @@ def test_naming_the_only_pool_is_no_way_past_the_queue() -> None:
     only = node("a")
     assert pool_rank(Demand(pool="default"), only.capabilities) == pool_rank(Demand(), only.capabilities)
     groups = [group(1, ready=1), group(2, demand=Demand(gpus=1, pool="default"), ready=1)]
-    assert around(groups, keep(groups, [only], Rules())) == {1: ["a"]}
+    assert around(groups, keep(groups, [only], KeepRules())) == {1: ["a"]}
 
 
 def test_a_job_may_name_several_pools() -> None:
@@ -104,7 +104,7 @@ def test_a_job_may_name_several_pools() -> None:
 # --- reservations -------------------------------------------------------------------------------------
 
 URGENT = {"priority": 95}
-FIFTH = Rules(reservations=[Reservation(pool="default", share=0.25)])
+FIFTH = KeepRules(reservations=[Reservation(pool="default", share=0.25)])
 
 
 def test_ordinary_work_leaves_the_reserved_slots_and_urgent_work_takes_them() -> None:
@@ -134,7 +134,7 @@ def test_a_part_of_a_device_s_slots_can_be_kept() -> None:
 
 
 def test_a_reservation_may_be_for_a_project_or_a_user() -> None:
-    rules = Rules(reservations=[read_reservation("default", {"share": 0.5, "projects": ["hero"]})])
+    rules = KeepRules(reservations=[read_reservation("default", {"share": 0.5, "projects": ["hero"]})])
     farm = [node("a"), node("b")]
     assert around([group(1, **URGENT)], keep([], farm, rules)) == {1: ["a"]}
     assert around([group(1, project="hero")], keep([], farm, rules)) == {1: ["a", "b"]}
@@ -180,7 +180,7 @@ def pools_of_nodes(draw: st.DrawFn) -> list[NodeView]:
 def test_other_work_never_starts_in_a_reserved_share_and_urgent_work_finds_every_slot(
     nodes: list[NodeView], share: float, ready: tuple[int, int], is_predictive: bool
 ) -> None:
-    rules = Rules(reservations=[Reservation(pool="x", share=share)])
+    rules = KeepRules(reservations=[Reservation(pool="x", share=share)])
     groups = [group(1, ready=ready[0]), group(2, ready=ready[1], **URGENT)]
     kept = keep(groups, nodes, rules)
 
@@ -212,7 +212,7 @@ def test_other_work_never_starts_in_a_reserved_share_and_urgent_work_finds_every
 
 
 def test_devices_stay_idle_that_would_draw_more_than_the_cap() -> None:
-    rules = Rules(power_caps_w={"default": 700.0})
+    rules = KeepRules(power_caps_w={"default": 700.0})
     farm = [node("a", uses=[use()]), node("b"), node("c")]
     kept = keep([group(1)], farm, rules)
     assert around([group(1)], kept) == {1: ["b"]}
@@ -223,13 +223,13 @@ def test_devices_stay_idle_that_would_draw_more_than_the_cap() -> None:
 
 
 def test_the_most_work_for_a_watt_stays_open() -> None:
-    rules = Rules(power_caps_w={"default": 350.0})
+    rules = KeepRules(power_caps_w={"default": 350.0})
     farm = [node("a", gpu(tflops=10.0)), node("b", gpu(tflops=80.0))]
     assert around([group(1)], keep([], farm, rules)) == {1: ["b"]}
 
 
 def test_idle_draw_counts_and_a_device_without_figures_is_not_capped() -> None:
-    rules = Rules(power_caps_w={"default": 350.0})
+    rules = KeepRules(power_caps_w={"default": 350.0})
     idle = DeviceLoad(device_id="gpu0", power_w=60.0)
     assert drawn_w(node("a", loads=[idle])) == {"gpu0": 60.0}
     assert drawn_w(node("a", loads=[idle], uses=[use()])) == {"gpu0": 300.0}
@@ -240,7 +240,7 @@ def test_idle_draw_counts_and_a_device_without_figures_is_not_capped() -> None:
 @given(nodes=pools_of_nodes(), cap_w=st.floats(1.0, 2_000.0), ready=st.integers(0, 12))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_plan_takes_a_pool_over_its_cap(nodes: list[NodeView], cap_w: float, ready: int) -> None:
-    rules = Rules(power_caps_w={"x": cap_w})
+    rules = KeepRules(power_caps_w={"x": cap_w})
     groups = [group(1, ready=ready)]
     plans = plan_around(by_fifo, groups, keep(groups, nodes, rules), limit=99, free={})
     started = {each.node_id for each in plans}
@@ -256,7 +256,7 @@ TWO = (gpu(0), gpu(1))
 
 
 def test_a_wide_task_that_waited_gets_the_node_that_will_be_free_first() -> None:
-    rules = Rules(wide_patience_s=900.0)
+    rules = KeepRules(wide_patience_s=900.0)
     soon = node("a", *TWO, uses=[use("gpu0", since=0.0, mean_runtime_s=1_100.0)])
     late = node("b", *TWO, uses=[use("gpu1", since=0.0, mean_runtime_s=9_000.0)])
     wide, small = group(1, demand=WIDE, ready=1), group(2)
@@ -275,7 +275,7 @@ def test_a_wide_task_that_waited_gets_the_node_that_will_be_free_first() -> None
 
 
 def test_no_node_is_kept_for_what_a_limit_holds_up() -> None:
-    rules = Rules(wide_patience_s=1.0)
+    rules = KeepRules(wide_patience_s=1.0)
     busy = node("a", *TWO, uses=[use("gpu0")])
     wide = group(1, demand=WIDE, takes=(("limit arnold", 1),))
     idle = {StepId(1): 0.0}
@@ -284,7 +284,7 @@ def test_no_node_is_kept_for_what_a_limit_holds_up() -> None:
 
 
 def test_no_node_is_kept_that_work_of_a_higher_priority_waits_for() -> None:
-    rules = Rules(wide_patience_s=1.0)
+    rules = KeepRules(wide_patience_s=1.0)
     farm = [node("a", *TWO, uses=[use("gpu0")]), node("b", *TWO, uses=[use("gpu0")], pools=("other",))]
     wide = group(1, demand=WIDE, priority=40)
     idle = {StepId(1): 0.0}
@@ -295,7 +295,7 @@ def test_no_node_is_kept_that_work_of_a_higher_priority_waits_for() -> None:
 
 
 def test_at_most_half_the_nodes_are_kept() -> None:
-    rules = Rules(wide_patience_s=1.0)
+    rules = KeepRules(wide_patience_s=1.0)
     farm = [node(name, *TWO, uses=[use("gpu0")]) for name in "abcd"]
     groups = [group(step, demand=WIDE) for step in range(1, 9)]
     idle = {g.step_id: 0.0 for g in groups}
@@ -305,7 +305,7 @@ def test_at_most_half_the_nodes_are_kept() -> None:
 def test_a_wide_task_does_not_starve_among_small_ones() -> None:
     """Small tasks of staggered ends come for ever: without a node kept for it the wide task never starts."""
     wide, small = group(1, demand=WIDE, ready=1), group(2, ready=999, priority=50)
-    for rules, starts in ((Rules(), False), (Rules(wide_patience_s=30.0), True)):
+    for rules, starts in ((KeepRules(), False), (KeepRules(wide_patience_s=30.0), True)):
         uses = {"gpu0": 10.0, "gpu1": 15.0}  # device -> when its task ends
         started = False
         for now in range(200):

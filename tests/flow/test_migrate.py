@@ -13,7 +13,7 @@ from farm.flow.migrate import (
     START_S,
     ActionKind,
     Case,
-    Place,
+    FreeDevice,
     Runner,
     best,
     decide,
@@ -25,7 +25,7 @@ from farm.flow.stall import Expectation
 from farm.model.ids import NodeId
 from farm.model.stalls import StallKind, StallPolicy, Verdict
 
-HERE = Place(node_id=NodeId("b2"), device_id="cpu", model="same", seconds=60.0)
+HERE = FreeDevice(node_id=NodeId("b2"), device_id="cpu", model="same", seconds=60.0)
 
 
 def case(kind: StallKind, policy: StallPolicy = StallPolicy.MIGRATE, **known: Any) -> Case:
@@ -107,7 +107,7 @@ def test_beside_a_copy_nothing_more_is_started() -> None:
 
 
 def test_another_device_model_is_preferred_when_it_is_as_fast() -> None:
-    other = Place(node_id=NodeId("b3"), device_id="gpu", model="other", seconds=64.0)
+    other = FreeDevice(node_id=NodeId("b3"), device_id="gpu", model="other", seconds=64.0)
     assert best([HERE, other], "same") == other
     assert best([HERE, replace(other, seconds=80.0)], "same") == HERE
     assert best([replace(HERE, seconds=None), replace(other, seconds=500.0)], "same") == replace(
@@ -137,7 +137,7 @@ def test_the_time_left_is_the_mean_of_the_log_normals_tail() -> None:
 
 _PLACES = st.lists(
     st.builds(
-        Place,
+        FreeDevice,
         node_id=st.sampled_from([NodeId("a"), NodeId("b"), NodeId("c")]),
         device_id=st.just("cpu"),
         model=st.just("m"),
@@ -151,7 +151,7 @@ _RUNNERS = st.lists(st.tuples(st.none() | st.floats(0, 1e4), _PLACES), max_size=
 
 @given(_RUNNERS, st.integers(0, 5))
 def test_each_runner_and_each_slot_is_taken_once_and_every_copy_pays(
-    found: list[tuple[float | None, tuple[Place, ...]]], limit: int
+    found: list[tuple[float | None, tuple[FreeDevice, ...]]], limit: int
 ) -> None:
     runners = [
         Runner(index=i, model="m", age_s=1.0, left_s=left, places=places)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from farm.model.states import Outcome
-from workers.endings import Ending, Readings, Verdict, judge, one_line
+from workers.endings import Conclusion, Ending, Readings, conclude, one_line
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,17 @@ from workers.endings import Ending, Readings, Verdict, judge, one_line
 def test_an_ending_has_a_class_and_a_reason(
     ending: Ending, readings: Readings, lines: list[str], expected: tuple[Outcome, str]
 ) -> None:
-    verdict = judge(ending, readings, lines)
-    assert (verdict.outcome, verdict.reason) == expected
+    conclusion = conclude(ending, readings, lines)
+    assert (conclusion.outcome, conclusion.reason) == expected
 
 
 def test_only_what_the_attempt_itself_says_for_good_is_final() -> None:
     readings = Readings(fatal="no camera", is_final=True)
-    assert judge(Ending(command="x", exit_code=1), readings, []).is_final
+    assert conclude(Ending(command="x", exit_code=1), readings, []).is_final
     stopped = Ending(command="x", exit_code=1, stop=(Outcome.STALLED, "moved"))
-    assert judge(stopped, readings, []) == Verdict(outcome=Outcome.STALLED, reason="moved")
+    assert conclude(stopped, readings, []) == Conclusion(outcome=Outcome.STALLED, reason="moved")
     refused = Ending(command="x", refusal=(Outcome.JOB_ERROR, "bad template"), is_final=True)
-    assert judge(refused, Readings(), []).is_final
+    assert conclude(refused, Readings(), []).is_final
 
 
 def test_a_reason_is_one_safe_line_of_bounded_length() -> None:

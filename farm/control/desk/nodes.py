@@ -67,5 +67,5 @@ class NodeDesk:
 
     def _running_labels(self) -> dict[AttemptId, str]:
         with reading(self._engine) as db:
-            live = nodes.held(db)
+            live = nodes.given(db)
         return {held.attempt_id: self._spaces.label(held.job_id, held.step, held.index) for held in live}

@@ -30,7 +30,7 @@ class OverviewDesk:
             now = read_clock(db)
             holder = leader.current(db)
             known = nodes.list_nodes(db)
-            live = nodes.held(db)
+            live = nodes.given(db)
             counts = jobs.open_counts(db)
         usable = [node for node in known if node.state is not NodeState.OFFLINE]
         return FarmView(
