@@ -213,6 +213,8 @@ def _write_state(db: sa.Connection, job_id: JobId, before: _Standing, outcome: A
     else:
         written = _WRITE_END if outcome.state in ENDED_JOBS else _WRITE_STATE
         db.execute(written, {**changed, "new_state": str(outcome.state)})
+    if before.state in ENDED_JOBS and outcome.state not in ENDED_JOBS:
+        outbox.take_back_tidying(db, read_job(db, job_id).uid)
     if before.state is outcome.state or outcome.state not in ENDED_JOBS:
         return
     job = read_job(db, job_id)

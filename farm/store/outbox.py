@@ -13,6 +13,7 @@ from farm.model.ids import AttemptId, NodeId
 from farm.store import rows
 from farm.store.engine import among_ids, db_now
 from farm.store.tables import OutboxRow
+from farm.wire.messages import TidyJob
 
 _T = OutboxRow.__table__  # type: ignore[attr-defined]
 
@@ -59,6 +60,18 @@ def read(db: sa.Connection, *, limit: int = 1_000) -> list[Owed]:
         Owed(id=row["id"], node_id=row["node_id"], kind=row["kind"], payload=row["payload"])
         for row in db.execute(_OLDEST, {"most": limit}).mappings()
     ]
+
+
+def take_back_tidying(db: sa.Connection, job_uid: str) -> None:
+    """The job goes on after all: what was owed at its end would take its attempts' directories from them."""
+    db.execute(_TAKE_BACK, {"of_kind": TidyJob(job_uid=job_uid, directories=()).kind, "of_job": job_uid})
+
+
+_TAKE_BACK = sa.delete(_T).where(
+    _T.c.kind == "control",
+    _T.c.payload["kind"].as_string() == sa.bindparam("of_kind"),
+    _T.c.payload["job_uid"].as_string() == sa.bindparam("of_job"),
+)
 
 
 def sent(db: sa.Connection, ids: Collection[int]) -> None:
