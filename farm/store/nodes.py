@@ -388,18 +388,18 @@ def given(db: sa.Connection) -> list[Given]:
 def list_nodes(db: sa.Connection, labels: Mapping[AttemptId, str] | None = None) -> list[Node]:
     """In order of name. `labels`: what to call the task of an attempt; without one it is its index."""
     now = read_clock(db)
-    given: dict[str, list[tuple[str, str]]] = {}
-    for live in held(db):
+    told: dict[str, list[tuple[str, str]]] = {}
+    for live in given(db):
         label = (labels or {}).get(live.attempt_id, f"#{live.index}")
         text = f"{live.job_id} {live.job} {label}".rstrip()
-        given.setdefault(live.node_id, []).append((live.attempt_id, text))
+        told.setdefault(live.node_id, []).append((live.attempt_id, text))
     odd = remarks(db)
     return [
         rows.node(
             row,
             now=now,
-            attempts=[a for a, _ in given.get(row["id"], [])],
-            running=[t for _, t in given.get(row["id"], [])],
+            attempts=[a for a, _ in told.get(row["id"], [])],
+            running=[t for _, t in told.get(row["id"], [])],
             remark=odd.get(row["id"], ""),
         )
         for row in db.execute(sa.select(_T).order_by(_T.c.id)).mappings()
