@@ -128,7 +128,7 @@ def _of_dead(case: Case, places: Sequence[FreeDevice]) -> Action:
 
 
 def _told(place: FreeDevice, case: Case) -> str:
-    left = "never ends" if case.verdict.kind in _DEAD else f"{duration(case.left_s)} to go here"
+    left = "never ends here" if case.verdict.kind in _DEAD else f"{duration(case.left_s)} to go here"
     if place.seconds is None:
         return f"{place.node_id} ({left})"
     return f"{place.node_id} ({left}, {duration(place.seconds + START_S)} there)"

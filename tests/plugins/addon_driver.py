@@ -53,6 +53,31 @@ def open_scene(name: str) -> None:
     bpy.ops.wm.open_mainfile(filepath=os.path.join(SCENES, name))
 
 
+def open_folders(folder: str) -> None:
+    """With a program that takes its time, and without any."""
+    path, programs = os.environ["PATH"], os.path.join(SCENES, "programs")
+    os.makedirs(folder, exist_ok=True)
+    os.makedirs(programs)
+    opener, opened, may_end = (os.path.join(programs, name) for name in ("xdg-open", "opened", "may end"))
+    with open(opener, "w") as file:
+        file.write(
+            f'#!/bin/sh\necho "$1" > "{opened}.new"; mv "{opened}.new" "{opened}"\n'
+            f'for turn in $(seq 600); do [ -e "{may_end}" ] && exit; sleep 0.1; done\n'
+        )
+    os.chmod(opener, 0o755)
+    os.environ["PATH"] = os.pathsep.join([programs, path])
+    attempt("opened", bpy.ops.ridgeline.folder)  # the program goes on: it was not waited for
+    open(may_end, "w").close()
+    deadline = time.monotonic() + 20
+    while not os.path.exists(opened) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with open(opened) as file:
+        tell("folder", [file.read().strip(), folder])
+    os.environ["PATH"] = os.path.join(SCENES, "shared")
+    attempt("no opener", bpy.ops.ridgeline.folder)
+    os.environ["PATH"] = path
+
+
 def main() -> None:
     module = install()
     preferences = bpy.context.preferences.addons[module].preferences
@@ -109,6 +134,7 @@ def main() -> None:
         time.sleep(0.05)  # the threads are this very process's: nothing else can be waited for
     job = live.LIVE.shown.job
     tell("watched", None if job is None else [job.state, job.counts])
+    open_folders(None if job is None else job.directories[0])
     open_scene("no camera.blend")
     attempt("no camera")
     open_scene("no texture.blend")

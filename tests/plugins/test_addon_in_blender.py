@@ -168,6 +168,14 @@ def test_the_token_is_kept_for_this_user_alone_and_not_in_the_preferences(drive:
     assert drive.told["token in preferences"] == ["********", True, False]
 
 
+def test_the_folder_is_opened_without_a_wait_or_told_where_nothing_opens_it(drive: Drive) -> None:
+    assert drive.told["opened"] is None
+    opened, folder = drive.told["folder"]
+    assert opened == folder
+    assert folder in drive.told["no opener"]
+    assert "xdg-open" in drive.told["no opener"]
+
+
 def test_the_job_is_watched_and_the_add_on_leaves_without_a_trace(drive: Drive) -> None:
     assert drive.told["watched"] == ["paused", "0 of 3 tasks"]
     assert drive.told["gone"] is True

@@ -1,5 +1,8 @@
 """What the buttons do. A button works in a thread; called from a script, an operator waits."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +201,19 @@ class RIDGELINE_OT_folder(bpy.types.Operator):
         folder = Path(job.directories[0]) if job is not None and job.directories else None
         if folder is None or not folder.is_dir():
             return refuse(self, f"{folder or 'the folder'} is not there (yet, or not on this computer)")
-        bpy.ops.wm.path_open(filepath=str(folder))
+        if sys.platform != "linux":
+            bpy.ops.wm.path_open(filepath=str(folder))
+            return {"FINISHED"}
+        # Blender's own waits until xdg-open has ended, and says nothing where there is none.
+        opener = shutil.which("xdg-open")
+        if opener is None:
+            return refuse(
+                self, f"this computer has no xdg-open to open folders with; the frames are in {folder}"
+            )
+        quiet = subprocess.DEVNULL
+        subprocess.Popen(
+            [opener, str(folder)], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+        )
         return {"FINISHED"}
 
 
