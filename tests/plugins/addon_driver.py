@@ -134,7 +134,8 @@ def main() -> None:
         time.sleep(0.05)  # the threads are this very process's: nothing else can be waited for
     job = live.LIVE.shown.job
     tell("watched", None if job is None else [job.state, job.counts])
-    open_folders(None if job is None else job.directories[0])
+    if job is not None:
+        open_folders(job.directories[0])
     open_scene("no camera.blend")
     attempt("no camera")
     open_scene("no texture.blend")
