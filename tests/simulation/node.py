@@ -128,7 +128,7 @@ class Machine:
 
     def suspend(self, seconds: float) -> None:
         """The whole machine sleeps; its clock of boot time does not."""
-        self.awake_since = self.kernel.now + seconds
+        self.awake_since = max(self.awake_since, self.kernel.now + seconds)
         if self.agent is not None:
             self.agent.pause(seconds)
         for host in self.hosts:
