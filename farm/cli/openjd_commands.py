@@ -7,6 +7,8 @@ template with the parameter values in it.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
 import tempfile
@@ -69,11 +71,17 @@ def _hand_over(command: str, arguments: Sequence[str], *, is_json: bool) -> int:
                 return _BAD
         from openjd import cli
 
+        # `openjd` meets a reader that has left with a traceback. What takes long has to be seen as it comes.
+        told = io.StringIO() if command != "run" else sys.stdout
         try:
-            cli.main([command, *words])
+            with contextlib.redirect_stdout(told):
+                cli.main([command, *words])
+            status = 0
         except SystemExit as end:
-            return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(told, io.StringIO):
+            print(told.getvalue(), end="")
+    return status
 
 
 def _is_json(words: Sequence[str]) -> bool:

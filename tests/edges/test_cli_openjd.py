@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -214,3 +215,20 @@ def test_a_public_sample_is_summed_up(lonely_cli: Cli, sample: Sample, tmp_path:
     told = json.loads(lonely_cli.good("summary", str(ROOT / sample.path), *words, "--output", "json"))
     assert {step["name"]: step["total_tasks"] for step in told["steps"]} == {**sample.steps, **sample.chunks}
     assert told["total_tasks"] == sum({**sample.steps, **sample.chunks}.values())
+
+
+@pytest.mark.parametrize("words", [("check",), ("summary",), ("check", "--json")])
+def test_a_reader_that_has_left_is_met_without_a_traceback(bundle: Path, words: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "farm.main", words[0], str(bundle), *words[1:]],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        os.close(write)
+    assert "Traceback" not in ended.stderr
+    assert "Broken pipe" not in ended.stderr
