@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from farm.cli import show
 from farm.cli.bundle import SUFFIXES, read_assets, read_bundle, read_template
@@ -72,15 +72,15 @@ def _hand_over(command: str, arguments: Sequence[str], *, is_json: bool) -> int:
         from openjd import cli
 
         # `openjd` meets a reader that has left with a traceback. What takes long has to be seen as it comes.
-        told = io.StringIO() if command != "run" else sys.stdout
+        printed: TextIO = io.StringIO() if command != "run" else sys.stdout
         try:
-            with contextlib.redirect_stdout(told):
+            with contextlib.redirect_stdout(printed):
                 cli.main([command, *words])
             status = 0
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(told, io.StringIO):
-            print(told.getvalue(), end="")
+        if isinstance(printed, io.StringIO):
+            print(printed.getvalue(), end="")
     return status
 
 
