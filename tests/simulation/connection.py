@@ -122,7 +122,9 @@ class ShortConnection(sa.Connection):
 
     def _form(self, elem: Any, names: tuple[str, ...], *, is_many: bool) -> _Form | None:
         """None: it has not run yet, or its text follows from the values."""
-        forms = self.engine.forms.setdefault(elem, {})
+        forms = self.engine.forms.get(elem)
+        if forms is None:
+            forms = self.engine.forms[elem] = {}
         form = forms.get((names, is_many))
         if form is not None:
             return form
