@@ -137,8 +137,9 @@ def _check_name(what: str, name: str) -> None:
         raise UserError(f"{what} is empty")
     if len(name) > MAX_NAME:
         raise UserError(f"{what} is {len(name):,} characters long; the most is {MAX_NAME}")
-    if clean(name, one_line=True) != name:
-        raise UserError(f"{what} holds a control character: '{shown(name)}'")
+    unseen = next((char for char in name if clean(char, one_line=True) != char), None)
+    if unseen is not None:
+        raise UserError(f"{what} holds a control character, U+{ord(unseen):04X}: '{shown(name)}'")
 
 
 def _check_settings(settings: JobSettings) -> None:

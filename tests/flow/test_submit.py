@@ -417,3 +417,12 @@ def test_public_templates_are_read_planned_and_their_tasks_made() -> None:
         assert TaskSpace(
             source, planned(source, parameters={n: v for n, (_, v) in job.parameters.items()}).parameters
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("\u202eevil", "U+202E"), ("a\nb", "U+000A"), ("\x1b[31mred", "U+001B"), ("x\x9b", "U+009B")],
+)
+def test_a_name_with_what_cannot_be_seen_is_refused_and_that_is_named(name: str, code: str) -> None:
+    """Of a character that is dropped when the name is shown, the name alone says nothing."""
+    assert code in refused(template(), name=name)
