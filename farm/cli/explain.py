@@ -78,7 +78,7 @@ def _placed(client: Client, view: JobView, answers: Iterable[Any]) -> Iterator[P
         rival = attempt.decision.runner_up if attempt.decision else None
         yield Placed(
             attempt=attempt,
-            label=labels.get(attempt.task_id, ""),
+            label=labels.get(attempt.task_id, f"task {attempt.task_id}"),
             runner_up="" if rival is None else names.get(rival, "a job that is older, or gone"),
         )
 
@@ -103,7 +103,7 @@ def _expected(decision: Decision | None) -> str:
 def _row(line: Placed) -> list[Any]:
     attempt, decision = line.attempt, line.attempt.decision
     return [
-        cell(line.label or attempt.task_id),
+        cell(line.label),
         cell(attempt.node_id),
         show.state(attempt.state),
         duration(attempt.runtime_s),

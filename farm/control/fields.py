@@ -348,7 +348,7 @@ class Placed:
 
     attempt: Attempt
     label: str
-    """Of its task; empty: not known."""
+    """Of its task; empty: it is its step's only one."""
     runner_up: str
     """What its decision's runner-up is called; empty: not known, or none."""
 

@@ -337,3 +337,14 @@ def test_a_time_of_which_nothing_was_known_is_told_as_unknown(cli: Cli, exemplar
     assert "succeeded 32 s unknown 97 %" in " ".join(cli.good("explain", "12").split())
     assert cli.good("explain", "12", "expected>1s or worst>1s", "--quiet") == ""
     assert cli.good("explain", "12", "expected=none", "--quiet") != ""
+
+
+def test_a_task_without_frames_is_not_called_by_its_number_instead(cli: Cli, exemplary: FakeFarm) -> None:
+    cli.patch.setenv("COLUMNS", "200")
+    only = examples.shown(examples.TASK) | {"id": examples.ATTEMPT.task_id, "label": ""}
+    exemplary.answers[("GET", "/jobs/12/tasks")] = [(200, page(only), {})]
+    out = " ".join(cli.good("explain", "12").split())
+    assert "blade-3 succeeded" in out
+    assert str(examples.ATTEMPT.task_id) not in out
+    exemplary.answers[("GET", "/jobs/12/tasks")] = [(200, page(), {})]
+    assert f"task {examples.ATTEMPT.task_id} blade-3" in " ".join(cli.good("explain", "12").split())
