@@ -355,6 +355,7 @@ class Board:
             able=self._able(rows),
             ready=groups.ready[rows],
             are_few=groups.left[rows] <= self.weights.probe_tasks,
+            has_run=self.model.has_run_on(steps)[:, :n],
             is_patient=groups.served[rows] + self.weights.cap_patience_s > self._priced_at,
         )
         groups.scored(rows, found, now)

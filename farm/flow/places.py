@@ -250,7 +250,9 @@ class Places:
         if room is None:
             return
         room.give_back(demand, device_ids)
+        factor = self._times.node_factor(node_id)
         for at in self.of_node[node_id]:
+            self._factor[at] = factor / self._health[at]  # what has ended may have told of the node
             if self._places[at].device.id in device_ids:
                 self._until[at] = 0.0
                 self._places[at].step_id = None

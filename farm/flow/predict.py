@@ -27,7 +27,9 @@ from farm.flow.shares import SHARES, normal, share_weights
 from farm.model.machines import Device, DeviceKind
 from farm.model.work import Profile, Tag
 
+Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 _REFERENCE: Final = (30.0, 600.0)
 _CPU_REFERENCE: Final = (1.0, 40.0)
@@ -242,6 +244,8 @@ class RunTimes(Protocol):
     def has_run(self, row: int) -> bool: ...
 
     def load_s(self, row: int) -> LoadTimes: ...
+
+    def has_run_on(self, rows: Ints) -> Bools: ...
 
     def node_factor(self, node: str) -> float: ...
 
@@ -599,6 +603,11 @@ class RunTimeModel:
         # What a device has run just now is in its node's cache too.
         warm = min(load.item(row, 1), cached) if runs.item(row, 1) else cached
         return LoadTimes(cold, warm, cached)
+
+    def has_run_on(self, rows: Ints) -> Bools:
+        """Whether tasks of these steps have run on each device model to their end."""
+        found: Bools = self._runs[rows] > 0
+        return found
 
     def runs(self, step: str) -> dict[str, int]:
         """How many complete runs taught the model, by device model."""

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from farm.flow.trials import trial_gains
+from farm.flow.trials import own_doubt, trial_gains
 from farm.flow.weights import Weights
 
 Bools = npt.NDArray[np.bool_]
@@ -49,6 +49,8 @@ class Scores:
     """Whether the step's run time is known well enough."""
     trial: Floats
     """What one task would gain in advantage for what it teaches; 0: nothing."""
+    is_unproven: Bools
+    """Where no task has run, and one may take longer than `slow_cap` allows: one starts there at first."""
     only_once: Bools
     """Where a group may start for nothing but its long wait."""
 
@@ -64,12 +66,13 @@ def scores(
     ready: npt.NDArray[np.int64],
     are_few: Bools,
     is_patient: Bools,
+    has_run: Bools,
 ) -> Scores:
     """Score groups (rows) on device models (columns).
 
     load_s: what loading adds to each of the tasks that a device would take, of each group. are_few: groups
     with too little left to profit from what their first tasks teach. is_patient: groups that have not yet
-    waited for so long that they start one task anywhere.
+    waited for so long that they start one task anywhere. has_run: where a task of the step has.
     """
     price, slots = farm.price, farm.slots
     doubted = np.exp(np.minimum(weights.caution * sd**2, 1.0))
@@ -89,6 +92,10 @@ def scores(
         doubt = np.exp(np.minimum(UPPER_Z * sd, 1.5) - 0.26)
         slow = (median > farm.cap * mean[:, None]) & (median * np.maximum(doubt, 1.0) > farm.mean_task_s)
         is_known = sd.min(axis=1) < _PROBE_SD
+        # What may turn out slow here is found out by one task first, however much waits.
+        at_worst = median * np.exp(UPPER_Z * own_doubt(sd))
+        is_unproven = (at_worst > weights.slow_cap * mean[:, None]) & (at_worst > farm.mean_task_s)
+        is_unproven &= able & ~has_run & (is_known & is_patient)[:, None]
         # Of a few unknown tasks no gain can be predicted that would be worth waiting for.
         slow &= able & (is_known | ~are_few)[:, None]
     advantage[~able | (slow & is_patient[:, None])] = -np.inf
@@ -105,6 +112,7 @@ def scores(
         mean_s=mean,
         is_known=is_known,
         trial=trial,
+        is_unproven=is_unproven,
         only_once=slow & ~is_patient[:, None],
     )
 

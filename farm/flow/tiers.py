@@ -57,7 +57,7 @@ class Tier:
     ) -> int | None:
         """The first row of those that are near (by row) and can start.
 
-        narrow: which of a bucket's near rows count, in their order; None: all.
+        narrow: which of a bucket's near rows count, and in which order; None: all, in theirs.
         """
         buckets = self._least_used(self._all, use)
         if len(buckets) == 1:

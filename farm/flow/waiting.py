@@ -18,7 +18,7 @@ from farm.flow.predict import RunTimes
 from farm.flow.refusals import Room, scratch_gib
 from farm.flow.scores import Scores
 from farm.flow.tiers import Tier, Use
-from farm.flow.trials import Trials
+from farm.flow.trials import Firsts, Trials
 from farm.flow.weights import Order, PriorityMode, Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import limits_needed
@@ -96,6 +96,9 @@ class Waiting:
         """By device model and group."""
         self.offered: Floats = np.full((4, size), NOTHING)
         """The same while one more task may start, shared counts apart, and more where it would teach."""
+        self.is_unproven: Bools = np.zeros((4, size), np.bool_)
+        """By device model and group: it has run none of its tasks, and may turn out slow."""
+        self._firsts = Firsts()
         self._trials = Trials()
         self._only_once: dict[int, Bools] = {}
         """By group: the device models on which it may start one task, for its long wait alone."""
@@ -216,9 +219,11 @@ class Waiting:
         self._probing.discard(row)
         self._probed_on.pop(row, None)
         self._trials.forget(row)
+        self._firsts.forget(row)
         self._only_once.pop(row, None)
         self._groups[row] = None
         self.advantage[:, row] = self.offered[:, row] = NOTHING
+        self.is_unproven[:, row] = False
         self.need[row] = 0
         self._shortage = None
         self.version += 1
@@ -237,14 +242,15 @@ class Waiting:
             more = np.full_like(self.advantage, NOTHING)
             self.advantage = np.concatenate([self.advantage, more])
             self.offered = np.concatenate([self.offered, more])
+            self.is_unproven = np.concatenate([self.is_unproven, np.zeros_like(self.is_unproven)])
 
     # --- tasks start, end and come back -----------------------------------------------------------
 
     def started(self, row: int, model: int, now: float, until: float) -> bool:
         """One of its tasks, on a device of the model. until: when it will probably end.
 
-        Returns whether it went there to teach, or had waited long, so that the next one gains less by such a
-        device.
+        Returns whether it went there to teach, or had waited long, or was one of the first there, so that the
+        next one gains less by such a device.
         """
         if self.is_known[row]:
             self._probed_on.pop(row, None)
@@ -261,6 +267,9 @@ class Waiting:
         if slow is not None:
             # Its wait is over. All that are idle would be too many: that they are slow is as true as before.
             self.advantage[: len(slow), row][slow] = NOTHING
+            is_less = True
+        if self.is_unproven[model, row]:
+            self._firsts.started(row, model, now, until)
             is_less = True
         if is_less:
             self._offer(row)
@@ -340,6 +349,7 @@ class Waiting:
         gains = self._trials.gains(row)
         if gains is not None:
             self.offered[: len(gains), row] += gains
+        self.offered[self._firsts.closed(row), row] = NOTHING
         self.version += 1
 
     def scored(self, rows: Ints, found: Scores, now: float) -> None:
@@ -355,7 +365,9 @@ class Waiting:
             del self._only_once[row]
         for at in np.flatnonzero(found.only_once.any(axis=1)).tolist():
             self._only_once[int(rows[at])] = found.only_once[at]
-        for row in sorted(self._trials.among(rows)):
+        self.is_unproven[:n, rows] = found.is_unproven.T
+        self._firsts.scored(rows, found.is_unproven, now)
+        for row in sorted(self._trials.among(rows) | self._firsts.among(rows)):
             self._offer(row)
         other = set(rows[was_known != is_known].tolist())
         # Whether these are held back, or masked, hangs on more than the score.
@@ -371,6 +383,12 @@ class Waiting:
         """A few tasks of a step that nothing is known of: no gain can be predicted that would be worth a
         wait, and too little is left to profit from what the first teach."""
         return bool(not self.is_known[row] and self.left[row] <= self.weights.probe_tasks)
+
+    def are_trials(self, model: int, rows: Ints) -> Bools:
+        """Whether one more task of each of these groups would be worth more on the device model for what it
+        teaches."""
+        found: Bools = self.offered[model].take(rows) > self.advantage[model].take(rows)
+        return found
 
     def can_start(self, row: int, room: Room, device: Device) -> bool:
         """Whether a task of the group has room there now; what the kind refuses for good apart."""
@@ -537,6 +555,7 @@ class Waiting:
             more = np.full_like(self.advantage, NOTHING)
             self.advantage = np.concatenate([self.advantage, more], axis=1)
             self.offered = np.concatenate([self.offered, more], axis=1)
+            self.is_unproven = np.concatenate([self.is_unproven, np.zeros_like(self.is_unproven)], axis=1)
             self.barred = [np.concatenate([each, np.zeros_like(each)]) for each in self.barred]
         return row
 

@@ -66,6 +66,8 @@ class Window:
         """By row."""
         self._rows: Ints = np.zeros(0, np.int64)
         """Those that are near."""
+        self._has_trials = False
+        """Whether one of those would go there to teach."""
         self._rank = 0
         """The first of the node's pools for which there is a group."""
         self._ranks: list[tuple[int, Floats]] = []
@@ -98,6 +100,7 @@ class Window:
             if waiting.has_urgent:
                 self._near |= waiting.are_urgent(slice(len(scores))) & (scores > NOTHING)
         self._rows = self._near.nonzero()[0]
+        self._has_trials = bool(waiting.are_trials(self._model, self._rows).any())
         self._best_two = None
         return True
 
@@ -176,6 +179,8 @@ class Window:
         waiting = self._waiting
         if not waiting.is_open(row) or waiting.barred[self._kind][row] != 0.0:
             return False
+        if waiting.offered[self._model, row] == NOTHING:
+            return False
         ranks = self._places.kinds.pool_ranks[self._kind]
         return ranks is None or bool(ranks[waiting.demand[row]] <= self._rank)
 
@@ -204,12 +209,15 @@ class Window:
             kept = values >= values.max() + slack
             if waiting.has_urgent:
                 kept |= waiting.are_urgent(rows)
-            found: Ints = rows[kept]
-            return found
+            return trials_lead(rows[kept])
+
+        def trials_lead(rows: Ints) -> Ints:
+            are_trials = waiting.are_trials(self._model, rows)
+            return np.concatenate([rows[are_trials], rows[~are_trials]])
 
         # The more waits, the nearer equals of one user (or job) must be.
         slack = math.log(waiting.weights.window) / (1 + waiting.backlogs)
-        narrow = narrowed if waiting.backlogs > 0 else None
+        narrow = narrowed if waiting.backlogs > 0 else trials_lead if self._has_trials else None
         few = self._rows if len(self._rows) <= _FEW else None
         use = waiting.use()
         for tier in waiting.tiers(few):

@@ -25,7 +25,9 @@ from farm.simulate import stallwatch
 from farm.simulate.clock import Remedy, SimRun, Simulation
 from farm.simulate.world import World, node_number
 
+Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 class Bare:
@@ -180,6 +182,9 @@ class Truth:
     def load_s(self, row: int) -> LoadTimes:
         cold = float(self._load[row])
         return LoadTimes(cold, 1.0, cold * self._cached_load)
+
+    def has_run_on(self, rows: Ints) -> Bools:
+        return np.ones((len(rows), self.median_s.shape[1]), np.bool_)
 
     def node_factor(self, node: str) -> float:
         return self._factors[NodeId(node)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.flow.trials import AT_ONCE, Trials, trial_gains
+from farm.flow.trials import AT_ONCE, Firsts, Trials, trial_gains
 
 positive = st.floats(0.01, 100.0)
 
@@ -81,3 +81,21 @@ def test_few_trials_are_out_at_once_and_one_that_tells_nothing_is_made_again() -
     trials.forget(7)
     assert trials.among(rows) == set()
     assert trials.gains(7) is None
+
+
+def test_one_first_task_is_out_until_it_has_told_or_is_late() -> None:
+    firsts = Firsts()
+    rows, unproven = np.array([3, 7]), np.array([[True, True], [True, True]])
+    assert firsts.closed(7) == []
+    firsts.started(7, 1, 0.0, 10.0)
+    assert (firsts.closed(7), firsts.closed(3), firsts.among(rows)) == ([1], [], {7})
+    firsts.scored(rows, unproven, 19.0)
+    assert firsts.closed(7) == [1]
+    firsts.scored(rows, unproven, 21.0)
+    assert (firsts.closed(7), firsts.among(rows)) == ([], set())
+    firsts.started(7, 0, 21.0, 31.0)
+    firsts.started(7, 1, 21.0, 31.0)
+    firsts.scored(rows, np.array([[True, True], [True, False]]), 21.0)
+    assert (firsts.closed(7), firsts.among(rows)) == ([0], {7})
+    firsts.forget(7)
+    assert firsts.among(rows) == set()
