@@ -261,14 +261,25 @@ def _split_lists(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_file(environment: Mapping[str, str]) -> Path | None:
-    """The file that settings are read from: `FARM_CONFIG`, else the first of `CONFIG_PLACES` that exists."""
+    """The file that settings are read from: `FARM_CONFIG`, else the first of `CONFIG_PLACES` that exists.
+
+    Raises UserError for one that cannot be looked at.
+    """
     named = environment.get("FARM_CONFIG")
     if named:
         path = Path(named).expanduser()
-        if not path.is_file():
+        if not _is_file(path, "FARM_CONFIG names it"):
             raise UserError(f"FARM_CONFIG names {path}, which is not a file")
         return path
-    return next((p.expanduser() for p in CONFIG_PLACES if p.expanduser().is_file()), None)
+    places = (place.expanduser() for place in CONFIG_PLACES)
+    return next((p for p in places if _is_file(p, "name another in FARM_CONFIG, or set HOME")), None)
+
+
+def _is_file(path: Path, advice: str) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise UserError(f"cannot look for settings at {path}: {error.strerror} ({advice})") from error
 
 
 def load_settings(*, environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
