@@ -79,11 +79,18 @@ class _About:
 @cache
 def _steps(dialect: str) -> _About:
     old_step, old_job = _STEP.alias("old_step"), _JOB.alias("old_job")
+    size = sa.func.length(old_step.c.name)
+    is_appended = sa.and_(
+        old_step.c.job_id == _STEP.c.job_id,
+        sa.func.substr(_STEP.c.name, 1, size + 1) == old_step.c.name + " ",
+        sa.func.ltrim(sa.func.substr(_STEP.c.name, size + 2), "0123456789") == "",
+    )
+    is_same = sa.or_(old_step.c.name == _STEP.c.name, is_appended)
     earlier = (
         sa.select(_STEP.c.id, sa.func.max(old_step.c.id).label("earlier"))
         .join(_JOB, _JOB.c.id == _STEP.c.job_id)
         .join(old_job, sa.and_(old_job.c.name == _JOB.c.name, old_job.c.kind == _JOB.c.kind))
-        .join(old_step, sa.and_(old_step.c.job_id == old_job.c.id, old_step.c.name == _STEP.c.name))
+        .join(old_step, sa.and_(old_step.c.job_id == old_job.c.id, is_same))
         .where(among_ids(dialect, _STEP.c.id), old_step.c.id < _STEP.c.id, old_step.c.runtime_count > 0)
         .group_by(_STEP.c.id)
     )
@@ -96,7 +103,9 @@ def _steps(dialect: str) -> _About:
 
 
 def earlier(db: sa.Connection, step_ids: Collection[StepId]) -> dict[StepId, StepId]:
-    """For each step the newest earlier one that has run, of the same name in a job of that name and kind."""
+    """For each step the newest earlier one that has run: of the same name in a job of that name and kind, or
+    in its own job the one whose frames it adds to ("render" for "render 2", so named by `farm.flow.extend`).
+    """
     if not step_ids:
         return {}
     found = db.execute(_steps(db.dialect.name).earlier, {"ids": sorted(step_ids)})
