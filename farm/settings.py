@@ -55,7 +55,7 @@ class Settings(BaseModel):
     """Database, token, journal, spool and caches of this machine."""
     database_url: str = ""
     """Empty: SQLite in `state_dir`. Else `postgresql+psycopg://user:password@host/name`."""
-    broker_url: str = "memory://"
+    broker_url: str = "memory://localhost"
     """`memory://` (one process) or `amqp://user:password@host//` (`amqps://` with TLS)."""
 
     # the API, server side
