@@ -14,8 +14,9 @@ from farm.flow import match
 from farm.flow.ahead import queue_ahead
 from farm.flow.groups import Assignment, Group, merged
 from farm.flow.keep import plan_around
-from farm.flow.predict import Run, RunTimeModel, UseState
+from farm.flow.predict import RunTimeModel
 from farm.flow.predictive import Predictive
+from farm.flow.run_times import Run, UseState
 from farm.flow.stall import Expectation, expectation
 from farm.flow.stats import eta_s
 from farm.flow.weights import Period, Weights, weights_at

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from farm.flow.predict import FarmState, model_key
+from farm.flow.run_times import FarmState, model_key
 from farm.flow.scaling import Watch, decide, told_of
 from farm.model.events import EventKind
 from farm.model.machines import Node

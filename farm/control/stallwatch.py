@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from farm.control import sharing
 from farm.flow import migrate
 from farm.flow.migrate import Action, ActionKind, Case, FreeDevice
-from farm.flow.predict import model_key
 from farm.flow.refusals import Room, eligible_devices, standing
+from farm.flow.run_times import model_key
 from farm.flow.stall import Expectation, judge, remaining_s
 from farm.model.ids import AttemptId, NodeId, StepId
 from farm.model.limits import limits_needed

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from farm.flow.predict import UseState
+from farm.flow.run_times import UseState
 from farm.model.ids import JobId
 
 Floats = npt.NDArray[np.float64]

@@ -25,8 +25,8 @@ from farm.flow.counts import SharedCounts
 from farm.flow.groups import Assignment, Group
 from farm.flow.kinds import Kinds
 from farm.flow.places import NO_ROW, Places
-from farm.flow.predict import RunTimes, UseState
 from farm.flow.prices import Prices, shadow_prices
+from farm.flow.run_times import RunTimes, UseState
 from farm.flow.scores import UPPER_Z, Farm, scores
 from farm.flow.tail import Tail
 from farm.flow.waiting import GroupKey, Waiting

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from farm.flow.cached import Cached
 from farm.flow.kinds import Kinds
-from farm.flow.predict import RunTimes, model_key
 from farm.flow.refusals import Room
+from farm.flow.run_times import RunTimes, model_key
 from farm.model.ids import NodeId, StepId
 from farm.model.machines import Demand, Device, NodeView
 

@@ -12,19 +12,18 @@ The figures named "sd" are standard deviations of natural logarithms: 0.1 is abo
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from statistics import NormalDist, median
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from farm.flow.rays import ray_factor
+from farm.flow.refusals import VRAM_MARGIN
+from farm.flow.run_times import Estimate, FarmState, LoadTimes, Rates, Run, SceneLoad, StepState
 from farm.flow.shares import SHARES, normal, share_weights
-from farm.model.machines import Device, DeviceKind
 from farm.model.work import Profile, Tag
 
 Bools = npt.NDArray[np.bool_]
@@ -78,88 +77,6 @@ _HUNG_SHARE: Final = 0.003
 _HISTORY_SD: Final = 0.25
 """How far a step's scale is off the same step's in an earlier job."""
 _LOAD_PRIOR_RUNS: Final = 1.0
-VRAM_MARGIN: Final = 1.15
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """What a device model does; None is not known. FLOP/s in 10^12, byte/s in 10^9."""
-
-    fp32_tflops: float | None
-    memory_bandwidth_gbps: float | None
-    source: str = "catalogue"
-    is_cpu: bool = False
-    ray_factor: float = 1.0
-    """What one of its FLOPs gives a ray tracer, by its data sheet; 1 is usual."""
-    ray_rate_mrays: float | None = None
-    """Measured; 10^6 rays/s."""
-
-
-class Load(enum.IntEnum):
-    """How a run comes by its scene."""
-
-    COLD = 0
-    WARM = 1
-    """The device's run before was the same step's."""
-    CACHED = 2
-    """The node had read the scene's files for another run lately."""
-
-
-class LoadTimes(NamedTuple):
-    """Seconds to load a step's scene."""
-
-    cold: float
-    warm: float
-    cached: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One ended attempt, as the model learns from it."""
-
-    step: str
-    model: str
-    node: str
-    runtime_s: float
-    """Load and rendering together."""
-    load_s: float = 0.0
-    loaded: Load = Load.COLD
-    is_censored: bool = False
-    """It was stopped before its end: it would have taken longer."""
-    vram_peak_mib: int | None = None
-    still_running: int = 0
-    """Other runs of the step when it ended: so much later the next task to start comes than this one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A task's time on a device, in seconds."""
-
-    median_s: float
-    """Rendering and loading."""
-    upper_s: float
-    """The quantile asked for."""
-    load_s: float
-    sd: float
-    """Of the logarithm of the rendering time."""
-    runs: int
-    """Of this step on this device model."""
-
-
-def model_key(device: Device) -> str:
-    """What tells device models apart."""
-    return f"{device.kind}:{device.model}" if device.kind is DeviceKind.MIG else device.model
-
-
-def rates_of(device: Device) -> Rates:
-    return Rates(
-        fp32_tflops=device.fp32_tflops,
-        memory_bandwidth_gbps=device.memory_bandwidth_gbps,
-        source=device.source,
-        is_cpu=device.kind is DeviceKind.CPU,
-        ray_factor=ray_factor(device),
-        ray_rate_mrays=device.ray_rate_mrays,
-    )
 
 
 def _are_alike(old: Rates, new: Rates) -> bool:
@@ -174,80 +91,6 @@ def _are_alike(old: Rates, new: Rates) -> bool:
     return all(
         a == b or (a is not None and b is not None and abs(a - b) <= _ALIKE * max(a, b)) for a, b in pairs
     )
-
-
-@dataclass(slots=True, kw_only=True)
-class StepState:
-    """All that is known of a step, as plain data. Only device models that were tried have residuals."""
-
-    log_weights: list[float]
-    base: dict[str, list[float]]
-    """Device model -> log roofline for each share, as it was when the step began."""
-    mean: list[list[float]]
-    """For each share: scale, level, then a residual for each of `tried`."""
-    covariance: list[list[float]]
-    tried: list[str]
-    runs: dict[str, int]
-    calibration: float = 1.0
-    load_s: list[float] = field(default_factory=lambda: [0.0] * len(Load))
-    """Mean load by `Load`."""
-    load_runs: list[float] = field(default_factory=lambda: [0.0] * len(Load))
-    vram_peak_mib: int = 0
-    is_ray_traced: bool = False
-    still_running: int = 0
-    """When its last run ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseState:
-    """What projects and users have used of the farm, in price units over their share."""
-
-    at: float | None = None
-    """When it was counted, on the database's clock: it halves with time from there."""
-    projects: dict[str, float] = field(default_factory=dict)
-    users: Sequence[tuple[str, str, float]] = ()
-    """(project, user, use)."""
-
-
-@dataclass(slots=True, kw_only=True)
-class FarmState:
-    """What all steps share, as plain data."""
-
-    models: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Device model -> its Rates and what was learnt of them: log corrections and their variances."""
-    nodes: dict[str, list[float]] = field(default_factory=dict)
-    """Node -> [log factor, variance]."""
-    scale: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    """Of steps so far: count, mean of log scale, sum of squared deviations."""
-    load: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
-    """Cold sum, cold count, warm sum, warm count; seconds."""
-    misfit: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Of the roofline, squared, over what was expected of it: count, sum."""
-    prices: dict[str, list[float]] = field(default_factory=dict)
-    """Device model -> [slots that take work, price of a second in parts of the whole farm's]. For people."""
-    bound_s: float = 0.0
-    """In which time no schedule drains what waited when the prices were set."""
-    use: dict[str, Any] = field(default_factory=dict)
-    """A UseState, as plain data."""
-
-
-class RunTimes(Protocol):
-    """What the board asks of a run-time model; `RunTimeModel` is one."""
-
-    steps: dict[str, int]
-    models: dict[str, int]
-    median_s: Floats
-    sd: Floats
-
-    def refresh(self) -> None: ...
-
-    def has_run(self, row: int) -> bool: ...
-
-    def load_s(self, row: int) -> LoadTimes: ...
-
-    def has_run_on(self, rows: Ints) -> Bools: ...
-
-    def node_factor(self, node: str) -> float: ...
 
 
 class RunTimeModel:
@@ -266,8 +109,8 @@ class RunTimeModel:
         self._covariance = np.zeros((self._size, dims, dims))
         self._runs = np.zeros((self._size, self._width), np.int64)
         self._calibration = np.ones(self._size)
-        self._load = np.zeros((self._size, len(Load)))
-        self._load_runs = np.zeros((self._size, len(Load)))
+        self._load = np.zeros((self._size, len(SceneLoad)))
+        self._load_runs = np.zeros((self._size, len(SceneLoad)))
         self._vram = np.zeros(self._size, np.int64)
         self._is_ray_traced = np.zeros(self._size, np.bool_)
         self._still_running = np.zeros(self._size, np.int64)
@@ -500,10 +343,10 @@ class RunTimeModel:
     def _learn_load(self, row: int, run: Run) -> None:
         at = run.loaded
         before = float(self._load_runs[row, at])
-        if at is Load.CACHED:
+        if at is SceneLoad.CACHED:
             if not before:
                 # How much a cache helps differs from scene to scene: not at all, until it is seen to.
-                self._load[row, at], before = self._load[row, Load.COLD], _LOAD_PRIOR_RUNS
+                self._load[row, at], before = self._load[row, SceneLoad.COLD], _LOAD_PRIOR_RUNS
         else:
             before = max(before, _LOAD_PRIOR_RUNS if self._load_all[2 * at + 1] else 0.0)
             self._load_all[2 * at] += run.load_s
@@ -571,7 +414,13 @@ class RunTimeModel:
     # --- answers ----------------------------------------------------------------------------------
 
     def estimate(
-        self, step: str, model: str, *, node: str = "", loaded: Load = Load.COLD, quantile: float = 0.9
+        self,
+        step: str,
+        model: str,
+        *,
+        node: str = "",
+        loaded: SceneLoad = SceneLoad.COLD,
+        quantile: float = 0.9,
     ) -> Estimate:
         """Of one task. Raises KeyError for a step or device model that was not added."""
         self.refresh()
@@ -586,10 +435,6 @@ class RunTimeModel:
             sd=sd,
             runs=int(self._runs[row, column]),
         )
-
-    def has_run(self, row: int) -> bool:
-        """Whether a complete run has taught anything of the step."""
-        return bool(self._runs[row].any())
 
     def node_factor(self, node: str) -> float:
         """How much longer the node takes than others of its device models: 1 is as usual."""

@@ -12,7 +12,8 @@ from farm.flow.board import Board
 from farm.flow.cached import Cached
 from farm.flow.groups import Assignment, Group, left_of
 from farm.flow.match import fitness, plan
-from farm.flow.predict import Load, Run, RunTimeModel, model_key, rates_of
+from farm.flow.predict import RunTimeModel
+from farm.flow.run_times import Run, SceneLoad, model_key, rates_of
 from farm.flow.waiting import GroupKey, group_key
 from farm.flow.weights import Period, Weights, weights_at
 from farm.model.decisions import Decision
@@ -90,7 +91,7 @@ class Predictive:
 
     def loaded(
         self, node_id: NodeId, device_id: str, step_id: StepId, *, began_at: float, load_s: float
-    ) -> Load:
+    ) -> SceneLoad:
         """How a run came by its scene; ask once for each run that has ended, in that order.
 
         Whether that helped is learnt: if the scene was not kept loaded, warm runs load as long as cold ones.
@@ -100,7 +101,7 @@ class Predictive:
         was = self._ran_last.get(place)
         self._ran_last[place] = step_id
         self._cached.read(node_id, step_id, began_at + load_s, most=self.board.weights.cached_scenes)
-        return Load.WARM if was == step_id else Load.CACHED if was_cached else Load.COLD
+        return SceneLoad.WARM if was == step_id else SceneLoad.CACHED if was_cached else SceneLoad.COLD
 
     def decision(self, step_id: StepId, node_id: NodeId, device_id: str) -> Decision | None:
         """The last one that sent a task of the step to the device."""

@@ -11,7 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from farm.flow.predict import RunTimes
+import numpy as np
+
+from farm.flow.run_times import RunTimes
 from farm.flow.scores import UPPER_Z
 from farm.model.stalls import Evidence, StallKind, Verdict
 from farm.text import duration
@@ -52,7 +54,7 @@ def expectation(times: RunTimes, step: str, model: str, node: str) -> Expectatio
     Raises KeyError for a device model that `times` does not know.
     """
     row = times.steps.get(step)
-    if row is None or not times.has_run(row):
+    if row is None or not times.has_run_on(np.array([row])).any():
         return None
     times.refresh()
     column = times.models[model]

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from farm.flow.places import Places
-from farm.flow.predict import RunTimes
+from farm.flow.run_times import RunTimes
 from farm.flow.waiting import Waiting
 
 _SLACK_S: Final = 2.0

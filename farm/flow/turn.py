@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from farm.flow.groups import Cause, Group
-from farm.flow.predict import UseState
+from farm.flow.run_times import UseState
 from farm.flow.weights import PriorityMode, Weights
 from farm.text import plural
 

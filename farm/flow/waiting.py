@@ -14,8 +14,8 @@ from farm.flow.accounts import Accounts, Turns
 from farm.flow.counts import SharedCounts
 from farm.flow.groups import Group
 from farm.flow.kinds import Kinds
-from farm.flow.predict import RunTimes
 from farm.flow.refusals import Room, scratch_gib
+from farm.flow.run_times import RunTimes
 from farm.flow.scores import Scores
 from farm.flow.tiers import Tier, Use
 from farm.flow.trials import Firsts, Trials

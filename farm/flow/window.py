@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from farm.flow.places import NO_ROW, Places
-from farm.flow.predict import RunTimes
 from farm.flow.refusals import Room
+from farm.flow.run_times import RunTimes
 from farm.flow.tail import Tail
 from farm.flow.waiting import NOTHING, Waiting
 from farm.model.machines import Device

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from farm.flow.predict import Load
+from farm.flow.run_times import SceneLoad
 from farm.simulate.world import World
 
 
@@ -29,7 +29,7 @@ class SimRun:
     model: int
     begin: float
     load_s: float
-    loaded: Load
+    loaded: SceneLoad
     hangs: bool
     is_alive: bool = True
 
@@ -191,9 +191,9 @@ class Simulation:
         self._copies[frame] += 1
         loaded = self._read(node, job)
         load_s = float(world.load_s[job])
-        if loaded is Load.WARM:
+        if loaded is SceneLoad.WARM:
             load_s = min(1.0, load_s)
-        elif loaded is Load.CACHED:
+        elif loaded is SceneLoad.CACHED:
             load_s *= world.scenario.cached_load
         work_s = float(
             world.content[frame]
@@ -222,14 +222,14 @@ class Simulation:
         self.totals.starts += 1
         self.totals.load_s += load_s
 
-    def _read(self, node: int, job: int) -> Load:
+    def _read(self, node: int, job: int) -> SceneLoad:
         """How a node comes by a job's scene; it has read it then."""
         was, self.last_job[node] = int(self.last_job[node]), job
         is_cached = job in self._cached[node]
         if is_cached:
             self._cached[node].remove(job)
         self._cached[node].append(job)
-        return Load.WARM if was == job else Load.CACHED if is_cached else Load.COLD
+        return SceneLoad.WARM if was == job else SceneLoad.CACHED if is_cached else SceneLoad.COLD
 
     def _stop(self, run: SimRun, *, is_useful: bool) -> None:
         took_s = self.now - run.begin

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from farm.flow import match
 from farm.flow.board import Board
 from farm.flow.groups import Group
-from farm.flow.predict import LoadTimes, Run, RunTimeModel, RunTimes, model_key, rates_of
+from farm.flow.predict import RunTimeModel
+from farm.flow.run_times import LoadTimes, Run, RunTimes, model_key, rates_of
 from farm.flow.stall import Expectation, expectation
 from farm.flow.weights import Weights
 from farm.model.ids import JobId, NodeId, StepId
@@ -175,9 +176,6 @@ class Truth:
 
     def refresh(self) -> None:
         return
-
-    def has_run(self, row: int) -> bool:
-        return True
 
     def load_s(self, row: int) -> LoadTimes:
         cold = float(self._load[row])

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from farm.flow.predict import FarmState, StepState
+from farm.flow.run_times import FarmState, StepState
 from farm.model.ids import AttemptId, NodeId, StepId
 from farm.model.states import AttemptState, Outcome
 from farm.store.bulk import insert_many

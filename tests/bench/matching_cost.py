@@ -20,7 +20,8 @@ import numpy as np
 
 from farm.flow.board import Board
 from farm.flow.groups import Assignment, Group
-from farm.flow.predict import Rates, RunTimeModel, model_key
+from farm.flow.predict import RunTimeModel
+from farm.flow.run_times import Rates, model_key
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import LIMIT_PREFIX
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, NodeView

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
+from farm.flow.predict import RunTimeModel
+from farm.flow.run_times import Run, model_key, rates_of
 from farm.model.ids import StepId
 from farm.simulate.clock import SimRun, Simulation
 from farm.simulate.desks import BoardDesk

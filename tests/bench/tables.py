@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from farm.flow.predict import Rates, Run, RunTimeModel
+from farm.flow.predict import RunTimeModel
+from farm.flow.run_times import Rates, Run
 from farm.model.work import Profile, Tag
 from farm.simulate.world import Scenario
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from farm.control.hooks import HookCaller
 from farm.control.scaling import Scaler, model_now
-from farm.flow.predict import FarmState
+from farm.flow.run_times import FarmState
 from farm.model.events import EventKind
 from farm.model.ids import AttemptId, NodeId
 from farm.model.machines import Capabilities, Device, DeviceKind, Node

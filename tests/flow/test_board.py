@@ -2,107 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import math
-import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.flow.board import Board
-from farm.flow.groups import Assignment, Group
-from farm.flow.predict import Load, Run, RunTimeModel, UseState, model_key, rates_of
-from farm.flow.refusals import Room, fits
+from farm.flow.groups import Group
+from farm.flow.predict import RunTimeModel
+from farm.flow.refusals import fits
+from farm.flow.run_times import Run, SceneLoad, UseState
 from farm.flow.scores import excess
-from farm.flow.tail import Tail
 from farm.flow.waiting import group_key
-from farm.flow.weights import Order, PriorityMode, Weights
-from farm.flow.window import Window
+from farm.flow.weights import Order, Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.limits import LIMIT_PREFIX
-from farm.model.machines import Capabilities, Demand, Device, DeviceKind, DeviceLoad, NodeView, Use
-from farm.model.work import Profile, Tag
-
-COMPUTE = Profile(compute_share=0.85, bandwidth_share=0.15, confidence=1.0, source="user", tag=Tag.COMPUTE)
-BANDWIDTH = Profile(
-    compute_share=0.15, bandwidth_share=0.85, confidence=1.0, source="user", tag=Tag.BANDWIDTH
+from farm.model.machines import Capabilities, Demand, DeviceLoad, NodeView, Use
+from farm.model.work import Profile
+from tests.flow.boards import (
+    BANDWIDTH,
+    COMPUTE,
+    EVERYTHING,
+    FAST,
+    GPU,
+    MODELS,
+    SLOW,
+    WIDE,
+    board,
+    device,
+    group,
+    known,
+    node,
+    where,
 )
-GPU = Demand(gpus=1)
-
-
-def device(model: str, flops: float, gbps: float, *, vram_mib: int = 24_000, slots: int = 1) -> Device:
-    return Device(
-        id="gpu",
-        kind=DeviceKind.GPU,
-        model=model,
-        slots=slots,
-        fp32_tflops=flops,
-        memory_bandwidth_gbps=gbps,
-        vram_mib=vram_mib,
-        source="measured",
-    )
-
-
-FAST = device("fast", 80, 600)
-WIDE = device("wide", 20, 2400)
-SLOW = device("slow", 8, 300)
-
-
-def node(name: str, *devices: Device, **changed: object) -> NodeView:
-    has = Capabilities(cpus=8, memory_mib=32_000, devices=devices or (FAST,))
-    return replace(NodeView(id=NodeId(name), capabilities=has), **changed)  # type: ignore[arg-type]
-
-
-def group(step: int, **changed: object) -> Group:
-    plain = Group(step_id=StepId(step), job_id=JobId(step), demand=GPU, ready=1, submitted_at=float(step))
-    return replace(plain, **changed)  # type: ignore[arg-type]
-
-
-def board(
-    nodes: Sequence[NodeView],
-    groups: Sequence[Group],
-    *,
-    weights: Weights | None = None,
-    runs: Sequence[Run] = (),
-    shares: dict[str, float] | None = None,
-    project_shares: dict[str, float] | None = None,
-    limits: dict[str, int] | None = None,
-) -> Board:
-    model = RunTimeModel()
-    for view in nodes:
-        for each in view.capabilities.devices:
-            model.add_model(model_key(each), rates_of(each))
-    for each_group in groups:
-        model.add_step(str(each_group.step_id), each_group.profile)
-    for run in runs:
-        model.observe(run)
-    made = Board(model, weights=weights, shares=shares, project_shares=project_shares, limits=limits)
-    for view in nodes:
-        made.put_node(view, 0.0)
-    for each_group in groups:
-        made.put_group(each_group, 0.0)
-    made.reprice(0.0)
-    return made
-
-
-def known(step: int, seconds: float, on: str = "fast", times: int = 6) -> list[Run]:
-    return [Run(step=str(step), model=on, node="x", runtime_s=seconds)] * times
-
-
-def where(plan: Sequence[Assignment]) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-    for each in plan:
-        found.setdefault(int(each.step_id), []).extend([str(each.node_id)] * each.count)
-    return found
-
-
-EVERYTHING = Weights(probe_tasks=10**6, slow_cap=1e6, idle_in_tail=False)
-"""Nothing is held back."""
 
 
 def test_each_group_gets_the_device_that_it_is_relatively_best_on() -> None:
@@ -198,7 +134,7 @@ def test_no_device_waits_for_a_better_one_that_cannot_take_the_task(
 def test_a_device_goes_on_with_the_scene_that_it_has_loaded() -> None:
     groups = [group(1, ready=5), group(2, ready=5, submitted_at=0.0)]
     loads = [replace(run, load_s=60.0, runtime_s=70.0) for s in (1, 2) for run in known(s, 10)]
-    loads += [replace(run, loaded=Load.WARM, load_s=0.0) for s in (1, 2) for run in known(s, 10)]
+    loads += [replace(run, loaded=SceneLoad.WARM, load_s=0.0) for s in (1, 2) for run in known(s, 10)]
     made = board([node("f")], groups, runs=loads, weights=replace(EVERYTHING, order=Order.SUBMITTED))
     assert where(made.round(0.0, 1)) == {2: ["f"]}
     made.ended(NodeId("f"), "gpu", GPU, StepId(2), JobId(2))
@@ -209,7 +145,7 @@ def test_a_device_goes_on_with_the_scene_that_it_has_loaded() -> None:
 def loading(step: int, seconds: float, load_s: float) -> list[Run]:
     """Runs that teach how long the step's tasks take, and its scene to load."""
     cold = [replace(run, load_s=load_s, runtime_s=seconds + load_s) for run in known(step, seconds)]
-    return cold + [replace(run, loaded=Load.WARM, load_s=0.0) for run in known(step, seconds)]
+    return cold + [replace(run, loaded=SceneLoad.WARM, load_s=0.0) for run in known(step, seconds)]
 
 
 @pytest.mark.parametrize(("left", "chosen"), [(9, 1), (1, 2)])
@@ -486,8 +422,6 @@ def test_a_node_that_changes_is_taken_as_it_now_is(change: str) -> None:
 
 # --- against a naive oracle -----------------------------------------------------------------------------
 
-MODELS = [("m1", 80.0, 600.0), ("m2", 20.0, 2400.0), ("m3", 8.0, 300.0)]
-
 
 @st.composite
 def farms(draw: st.DrawFn) -> tuple[list[Group], list[NodeView], dict[str, int]]:
@@ -617,314 +551,3 @@ def test_what_is_kept_up_to_date_is_what_would_be_built_anew(
         fresh.ready(group_key(each)) for each in groups
     ]
     assert kept.free_places() == fresh.free_places()
-
-
-class Forgetful(Window):
-    """A window that looks at everything each time it is asked to follow, and unasked where it must."""
-
-    is_behind = False
-
-    def follow(self) -> bool:
-        self.is_behind = False
-        self._version = self._ranks_version = -1
-        return super().follow()
-
-    def choose(self, at: int, room: Room, now: float, tail: Tail | None) -> int | None:
-        if self.is_behind:
-            self.follow()
-        return super().choose(at, room, now, tail)
-
-
-def forget_what_is_kept(made: Board) -> None:
-    """Let the next round find out anew what may start, where, and what is near-equal; not the order."""
-    groups = made._groups
-    for row in groups.rows().tolist():
-        groups.may[row] = False
-        groups.offered[:, row] = -math.inf
-        groups.reopen(row)
-    groups._shortage = None
-    groups.demands_version += 1
-    groups.version += 1
-    windows = [Forgetful(groups, made._places, made.model, kind=kind) for kind in range(len(made._kinds))]
-    made._windows[:] = windows
-    start = type(groups).started
-
-    def started(row: int, model: int, now: float, until: float) -> bool:
-        is_less = start(groups, row, model, now, until)
-        for window in windows:
-            window.is_behind |= is_less
-        return is_less
-
-    groups.started = started  # type: ignore[method-assign]
-    made._tail.state = lambda now: object()  # type: ignore[method-assign]  # never the same
-
-
-class History:
-    """What happens to a farm of few kinds of devices and many groups, so that what is kept is used again:
-    drawn from a seed, and told to two boards alike."""
-
-    def __init__(self, seed: int) -> None:
-        self.draw = draw = random.Random(seed)
-        self.weights = replace(
-            draw.choice([EVERYTHING, Weights()]),
-            probe_tasks=draw.choice([2, 6]),
-            priority_mode=draw.choice(list(PriorityMode)),
-        )
-        models = [device(*draw.choice(MODELS), slots=draw.choice([1, 1, 2])) for _ in range(2)]
-        pools = draw.choice([("default",), ("film", "default")])
-        self.nodes = [self.node(f"n{at}", models[at % 2], pools) for at in range(draw.randint(4, 12))]
-        self.live = {each.step_id: each for each in (self.group(step) for step in range(draw.randint(4, 10)))}
-        names = [each.model for each in models]
-        runs = [
-            run
-            for step in self.live
-            if draw.random() < 0.7
-            for run in known(int(step), draw.choice([3.0, 40.0, 90.0]), on=draw.choice(names), times=4)
-        ]
-        self.boards = [
-            board(self.nodes, list(self.live.values()), limits={"lic": 2}, weights=self.weights, runs=runs)
-            for _ in range(2)
-        ]
-        self.running: list[tuple[Assignment, Group]] = []
-        self.now = 10.0
-
-    def node(self, name: str, of: Device, pools: tuple[str, ...]) -> NodeView:
-        return node(name, capabilities=Capabilities(cpus=8, memory_mib=32_000, devices=(of,), pools=pools))
-
-    def group(self, step: int) -> Group:
-        draw = self.draw
-        job = draw.randint(1, 4)
-        demand = Demand(
-            gpus=1,
-            vram_mib=draw.choice([0, 0, 12_000]),
-            pool=draw.choice([None, None, "film"]),
-            amounts=draw.choice([(), (), ((f"{LIMIT_PREFIX}lic", 1.0),)]),
-        )
-        return group(
-            step,
-            job_id=JobId(job),
-            demand=demand,
-            profile=draw.choice([COMPUTE, BANDWIDTH, Profile()]),
-            ready=draw.choice([1, 3, 40]),
-            max_running=3 if job == 1 else None,
-            priority=draw.choice([50, 50, 50, 95]),
-            user=draw.choice(["anna", "ben"]),
-            avoid=draw.choice([frozenset(), frozenset(), frozenset({NodeId("n0")})]),
-        )
-
-    def happen(self) -> str:
-        """The next thing. Returns what."""
-        draw, live = self.draw, list(self.live.values())
-        self.now += draw.choice([0.1, 0.5, 3.0])
-        what = draw.choice(HAPPENINGS)
-        if what in ("ends", "comes back") and self.running:
-            ended, of = self.running.pop(draw.randrange(len(self.running)))
-            for made in self.boards:
-                made.ended(ended.node_id, ended.device_id, of.demand, of.step_id, of.job_id)
-                if what == "comes back" and of.step_id in self.live:
-                    made.add_ready(of.step_id, 1)
-        elif what == "comes":
-            new = self.group(1000 + len(self.live) + round(10 * self.now) * 100)
-            self.live[new.step_id] = new
-            for made in self.boards:
-                assert isinstance(made.model, RunTimeModel)
-                made.model.add_step(str(new.step_id), new.profile)
-                made.put_group(new, self.now)
-        elif what == "goes" and live:
-            gone = self.live.pop(draw.choice(live).step_id)
-            for made in self.boards:
-                made.drop_group(group_key(gone))
-        elif what == "changes" and live:
-            old = draw.choice(live)
-            other = replace(self.group(int(old.step_id)), avoid=old.avoid, job_id=old.job_id)
-            self.live[old.step_id] = other = replace(other, max_running=old.max_running)
-            for made in self.boards:
-                made.put_group(other, self.now)
-        elif what == "more run" and live:
-            # As when another of its job's steps has started tasks meanwhile.
-            old, count = draw.choice(live), draw.randint(0, 3)
-            for made in self.boards:
-                made.put_group(replace(old, job_running=count), self.now)
-        elif what == "learns" and live:
-            of, on, seconds = draw.choice(live), draw.choice(MODELS)[0], draw.choice([2.0, 20.0, 150.0])
-            for made in self.boards:
-                assert isinstance(made.model, RunTimeModel)
-                if on in made.model.models:
-                    made.model.observe(Run(step=str(of.step_id), model=on, node="n0", runtime_s=seconds))
-                    made.learned(of.step_id)
-        elif what == "is copied" and live:
-            of, view = draw.choice(live), draw.choice(self.nodes)
-            if (view.id, "gpu") in self.boards[0].free_places() and view.id not in of.avoid:
-                for made in self.boards:
-                    made.copied(view.id, "gpu", of.step_id, self.now)
-                copy = Assignment(
-                    step_id=of.step_id, job_id=of.job_id, node_id=view.id, device_id="gpu", count=1
-                )
-                self.running.append((copy, of))
-        elif what == "node comes":
-            view = self.node(f"m{len(self.nodes)}", device(*draw.choice(MODELS)), ("default",))
-            self.nodes.append(view)
-            for made in self.boards:
-                assert isinstance(made.model, RunTimeModel)
-                for each in view.capabilities.devices:
-                    made.model.add_model(model_key(each), rates_of(each))
-                made.put_node(view, self.now)
-        elif what in ("drains", "takes work"):
-            view = draw.choice(self.nodes)
-            for made in self.boards:
-                made.node_is(view.id, accepts=what == "takes work")
-        elif what == "limit":
-            left = draw.randint(0, 3)
-            for made in self.boards:
-                made.set_free({"lic": left})
-        elif what == "weights":
-            self.weights = replace(self.weights, window=draw.choice([0.3, 0.75, 1.0]))
-            for made in self.boards:
-                made.weights = self.weights
-        elif what == "prices":
-            for made in self.boards:
-                made.reprice(self.now)
-        return what
-
-
-HAPPENINGS = [
-    *["ends"] * 8, *["learns"] * 3, *["comes back"] * 2, "comes", "goes", "changes", "more run", "is copied",
-    "node comes", "drains", "takes work", "limit", "weights", "prices",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("first", range(0, 48, 16))
-def test_what_is_kept_from_round_to_round_decides_as_a_look_at_everything_would(first: int) -> None:
-    """Two boards live through the same; one forgets before each round what it has found out."""
-    for seed in range(first, first + 16):
-        history = History(seed)
-        told: list[str] = []
-        for _ in range(40):
-            told += [history.happen() for _ in range(history.draw.choice([1, 2, 5]))]
-            forget_what_is_kept(history.boards[1])
-            most = history.draw.choice([1, 2, 20, 20])
-            plan, again = (made.round(history.now, most) for made in history.boards)
-            assert plan == again, f"seed {seed}, after {told}"
-            history.running += [
-                (replace(each, count=1), history.live[each.step_id])
-                for each in plan
-                for _ in range(each.count)
-            ]
-
-
-@given(st.lists(st.sampled_from(["anna", "ben", "cleo"]), min_size=2, max_size=6), st.integers(1, 30))
-@settings(max_examples=60, deadline=None)
-def test_no_user_is_more_than_one_task_over_their_share_while_others_wait(
-    users: list[str], slots: int
-) -> None:
-    nodes = [node(f"n{at:02d}") for at in range(slots)]
-    groups = [group(at, ready=99, user=user) for at, user in enumerate(users)]
-    runs = [run for at in range(len(users)) for run in known(at, 20)]
-    got = where(board(nodes, groups, runs=runs, weights=EVERYTHING).round(0.0, 999))
-    by_user: Counter[str] = Counter(dict.fromkeys(users, 0))
-    for step, given_nodes in got.items():
-        by_user[users[step]] += len(given_nodes)
-    assert max(by_user.values()) - min(by_user.values()) <= 1
-
-
-@given(
-    owners=st.lists(
-        st.tuples(st.sampled_from(["hero", "film", ""]), st.sampled_from(["anna", "ben"])),
-        min_size=2,
-        max_size=6,
-    ),
-    slots=st.integers(1, 30),
-    share=st.sampled_from([0.5, 1.0, 3.0]),
-)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_no_project_and_no_user_in_it_is_more_than_one_task_over_their_share(
-    owners: list[tuple[str, str]], slots: int, share: float
-) -> None:
-    """Every task is as long and every device as dear: use is counted in tasks."""
-    nodes = [node(f"n{at:02d}") for at in range(slots)]
-    groups = [group(at, ready=99, project=project, user=user) for at, (project, user) in enumerate(owners)]
-    runs = [run for at in range(len(owners)) for run in known(at, 20)]
-    shares, project_shares = {"anna": share}, {"hero": share}
-    made = board(nodes, groups, runs=runs, weights=EVERYTHING, shares=shares, project_shares=project_shares)
-    projects: Counter[str] = Counter({project: 0 for project, _ in owners})
-    users: Counter[tuple[str, str]] = Counter(dict.fromkeys(owners, 0))
-    for step, places in where(made.round(0.0, 999)).items():
-        projects[owners[step][0]] += len(places)
-        users[owners[step]] += len(places)
-    used = {project: count / project_shares.get(project, 1.0) for project, count in projects.items()}
-    one = 1 / min(share, 1.0) + 1e-9
-    assert max(used.values()) - min(used.values()) <= one
-    for project in projects:
-        within = [n / shares.get(user, 1.0) for (of, user), n in users.items() if of == project]
-        assert max(within) - min(within) <= one
-
-
-@given(st.lists(st.integers(1, 100), min_size=2, max_size=5), st.integers(5, 40), st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_priority_as_a_rate_gives_each_job_its_part_and_starves_none(
-    priorities: list[int], slots: int, is_one_by_one: bool
-) -> None:
-    weights = replace(EVERYTHING, priority_mode=PriorityMode.RATE)
-    nodes = [node(f"n{at:02d}") for at in range(slots)]
-    groups = [group(at, ready=99, priority=priority) for at, priority in enumerate(priorities)]
-    runs = [run for at in range(len(groups)) for run in known(at, 20)]
-    made = board(nodes, groups, runs=runs, weights=weights)
-    got: Counter[int] = Counter(dict.fromkeys(range(len(groups)), 0))
-    for _ in range(slots if is_one_by_one else 1):
-        for step, places in where(made.round(0.0, 1 if is_one_by_one else 999)).items():
-            got[step] += len(places)
-    assert got.total() == slots
-    # A turn is counted in predicted seconds, which differ a little: what one step teaches of the device model
-    # counts for the next. Nobody is ahead of anybody who waits by more than the last task of their own.
-    assert isinstance(made.model, RunTimeModel)
-    seconds = [made.model.estimate(str(at), "fast").median_s for at in range(len(groups))]
-    one = [each / priority for each, priority in zip(seconds, priorities, strict=True)]
-    turns = [got[at] * each for at, each in enumerate(one)]
-    assert all(turn - last <= min(turns) + 1e-9 for turn, last in zip(turns, one, strict=True))
-
-
-def test_a_job_that_comes_later_does_not_catch_up_with_what_others_have_had() -> None:
-    weights = replace(EVERYTHING, priority_mode=PriorityMode.RATE)
-    nodes = [node(f"n{at:02d}") for at in range(30)]
-    made = board(nodes, [group(0, ready=99)], runs=known(0, 20), weights=weights)
-    assert len(made.round(0.0, 20)) > 0
-    made.model.add_step("1", Profile())  # type: ignore[attr-defined]
-    for run in known(1, 20):
-        made.model.observe(run)  # type: ignore[attr-defined]
-    made.put_group(group(1, ready=99), 1.0)
-    made.reprice(1.0, force=True)
-    counts = {step: len(places) for step, places in where(made.round(1.0, 10)).items()}
-    assert abs(counts[0] - counts[1]) <= 1
-
-
-def test_what_was_used_goes_on_with_the_next_scheduler() -> None:
-    nodes = [node(f"n{at}") for at in range(4)]
-    first = board(
-        nodes, [group(0, ready=4, user="anna", project="hero")], runs=known(0, 20), weights=EVERYTHING
-    )
-    first.round(0.0, 4)
-    groups = [group(0, ready=9, user="anna", project="hero"), group(1, ready=9, user="ben", project="film")]
-    second = board(nodes, groups, runs=known(0, 20) + known(1, 20), weights=EVERYTHING)
-    second.set_use(UseState(**json.loads(json.dumps(asdict(first.use_now())))))
-    assert where(second.round(1.0, 4)) == {1: ["n0", "n1", "n2", "n3"]}
-
-
-def test_nothing_starves_while_shorter_work_keeps_coming() -> None:
-    """One long old job against a new short one every 20 s, on one device."""
-    weights = Weights(idle_in_tail=False, age_s=300.0, fair_share=False)
-    made = board([node("f")], [group(0, ready=40)], runs=known(0, 20), weights=weights)
-    model = made.model
-    now, served_long = 0.0, 0
-    for turn in range(1, 200):
-        model.add_step(str(turn), Profile())  # type: ignore[attr-defined]
-        for run in known(turn, 20):
-            model.observe(run)  # type: ignore[attr-defined]
-        made.put_group(group(turn, ready=1, submitted_at=now), now)
-        made.reprice(now)
-        (given_,) = made.round(now, 1)
-        served_long += given_.step_id == 0
-        now += 20
-        made.ended(given_.node_id, "gpu", GPU, given_.step_id, given_.job_id)
-        if given_.step_id != 0:
-            made.drop_group((given_.step_id, frozenset()))
-    assert served_long >= 10

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from farm.flow.cached import Cached, Scenes
 from farm.flow.groups import Group
-from farm.flow.predict import Load, Run
 from farm.flow.predictive import Predictive
+from farm.flow.run_times import Run, SceneLoad
 from farm.flow.weights import Weights
 from farm.model.ids import NodeId, StepId
 from tests.flow.test_predictive import FREE, ask, group, node, use
@@ -57,7 +57,7 @@ def read_before(*, cached_s: float, weights: Weights = FREE) -> Predictive:
     ask(policy, [group(1, ready=1)], [node("a")])
     ask(policy, [group(2, ready=1)], [node("a", use(1)), node("b")], 1.0)
     for step in "12":
-        for load_s, loaded in [(60.0, Load.COLD)] * 5 + [(cached_s, Load.CACHED)] * 20:
+        for load_s, loaded in [(60.0, SceneLoad.COLD)] * 5 + [(cached_s, SceneLoad.CACHED)] * 20:
             run = Run(step=step, model="fast", node="", runtime_s=20.0 + load_s, load_s=load_s, loaded=loaded)
             policy.learn([run])
     assert ask(policy, [], [node("a"), node("b")], 100.0) == []

@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from farm.flow.predict import Estimate, FarmState, Load, Rates, Run, RunTimeModel, StepState
+from farm.flow.predict import RunTimeModel
+from farm.flow.run_times import Estimate, FarmState, Rates, Run, SceneLoad, StepState
 from farm.flow.shares import share_weights
 from farm.model.work import Profile, Tag
 
@@ -131,8 +132,8 @@ def test_loading_is_kept_apart_from_rendering() -> None:
     made.add_step("s", COMPUTE)
     for _ in range(5):
         made.observe(run(50, load_s=20.0))
-        made.observe(run(31, load_s=1.0, loaded=Load.WARM))
-    cold, warm = made.estimate("s", "fast"), made.estimate("s", "fast", loaded=Load.WARM)
+        made.observe(run(31, load_s=1.0, loaded=SceneLoad.WARM))
+    cold, warm = made.estimate("s", "fast"), made.estimate("s", "fast", loaded=SceneLoad.WARM)
     assert cold.load_s == pytest.approx(20)
     assert warm.load_s == pytest.approx(1)
     assert cold.median_s - warm.median_s == pytest.approx(19)
@@ -149,10 +150,10 @@ def test_a_cache_helps_a_scene_once_it_was_seen_to(load_s: float) -> None:
         made.observe(run(40 + load_s, load_s=load_s, step="s"))
     cold, warm, cached = made.load_s(row)
     assert warm == cached == cold
-    made.observe(run(40 + load_s, load_s=load_s, step="s", loaded=Load.CACHED))
+    made.observe(run(40 + load_s, load_s=load_s, step="s", loaded=SceneLoad.CACHED))
     assert made.load_s(row).cached > 0.6 * cold
     for _ in range(9):
-        made.observe(run(40, load_s=load_s / 10, step="s", loaded=Load.CACHED))
+        made.observe(run(40, load_s=load_s / 10, step="s", loaded=SceneLoad.CACHED))
     cold, warm, cached = made.load_s(row)
     assert cached < 0.3 * cold
     # What a device has just run is in its node's cache as well.

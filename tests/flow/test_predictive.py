@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from farm.flow.groups import Assignment, Group
-from farm.flow.predict import Load, Run
 from farm.flow.predictive import Predictive
+from farm.flow.run_times import Run, SceneLoad
 from farm.flow.weights import Order, Period, Weights
 from farm.model.ids import JobId, NodeId, StepId
 from farm.model.machines import Capabilities, Demand, Device, DeviceKind, NodeView, Use
@@ -127,7 +127,14 @@ def test_a_run_is_warm_after_one_of_its_own_step_on_the_device() -> None:
         policy.loaded(NodeId("a"), device, StepId(step), began_at=10.0 * at, load_s=5.0)
         for at, (step, device) in enumerate(ran)
     ]
-    assert found == [Load.COLD, Load.CACHED, Load.WARM, Load.COLD, Load.CACHED, Load.WARM]
+    assert found == [
+        SceneLoad.COLD,
+        SceneLoad.CACHED,
+        SceneLoad.WARM,
+        SceneLoad.COLD,
+        SceneLoad.CACHED,
+        SceneLoad.WARM,
+    ]
 
 
 def test_runs_that_read_a_scene_side_by_side_are_all_cold() -> None:
@@ -135,10 +142,10 @@ def test_runs_that_read_a_scene_side_by_side_are_all_cold() -> None:
     found = [
         policy.loaded(NodeId("a"), f"gpu{at}", StepId(1), began_at=0.5 * at, load_s=20.0) for at in range(4)
     ]
-    assert found == [Load.COLD] * 4
+    assert found == [SceneLoad.COLD] * 4
     later = policy.loaded(NodeId("a"), "gpu9", StepId(1), began_at=60.0, load_s=2.0)
     elsewhere = policy.loaded(NodeId("b"), "gpu0", StepId(1), began_at=60.0, load_s=20.0)
-    assert (later, elsewhere) == (Load.CACHED, Load.COLD)
+    assert (later, elsewhere) == (SceneLoad.CACHED, SceneLoad.COLD)
 
 
 def test_what_is_learnt_knows_how_many_of_the_step_run_still() -> None:
@@ -162,7 +169,7 @@ def slow_and_fast(load_s: float = 0.0) -> Predictive:
         for is_warm in (True, False):
             load = load_s if step == 1 and not is_warm else 0.0
             run = Run(step=str(step), model=model, node="", runtime_s=seconds + load, load_s=load)
-            policy.learn([replace(run, loaded=Load.WARM if is_warm else Load.COLD)])
+            policy.learn([replace(run, loaded=SceneLoad.WARM if is_warm else SceneLoad.COLD)])
     return policy
 
 

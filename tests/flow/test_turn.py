@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from farm.flow.groups import Group
-from farm.flow.predict import UseState
+from farm.flow.run_times import UseState
 from farm.flow.turn import ahead
 from farm.flow.weights import PriorityMode, Weights
 from farm.model.ids import JobId, StepId

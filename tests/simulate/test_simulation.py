@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from farm.control import stallwatch as real
 from farm.flow import match
 from farm.flow.groups import Group
-from farm.flow.predict import Run
 from farm.flow.predictive import Predictive
+from farm.flow.run_times import Run
 from farm.model.ids import StepId
 from farm.model.machines import Use
+from farm.settings import Settings
+from farm.simulate import stallwatch as simulated
 from farm.simulate.clock import Desk, SimRun, Simulation
 from farm.simulate.desks import Bare, BoardDesk, PlanDesk, PullDesk, StaticDesk, group_of
 from farm.simulate.metrics import Figures, figures
@@ -205,3 +208,9 @@ def test_the_simulation_decides_as_the_scheduler_does(seed: int) -> None:
     count = len(watched.decided)
     assert count > 50
     assert scheduler.decided[:count] == watched.decided
+
+
+def test_stalls_are_looked_for_as_the_scheduler_does() -> None:
+    assert simulated.LOOK_EVERY_S == real.LOOK_EVERY_S
+    assert simulated.MOST_COPIES_AT_ONCE == real.MOST_ACTIONS
+    assert Settings().stall_after_s == simulated.AFTER_S

@@ -16,7 +16,8 @@ from farm.control.matching_views import (
     ProfileView,
     StepProfile,
 )
-from farm.flow.predict import FarmState, RunTimeModel, model_key
+from farm.flow.predict import RunTimeModel
+from farm.flow.run_times import FarmState, model_key
 from farm.flow.stats import Completion, calibration, spread, within
 from farm.model.ids import JobId
 from farm.model.machines import Node

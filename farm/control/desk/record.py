@@ -7,8 +7,9 @@ from typing import Final
 import sqlalchemy as sa
 
 from farm.errors import UserError
-from farm.flow.predict import Run, RunTimeModel, model_key, rates_of
+from farm.flow.predict import RunTimeModel
 from farm.flow.recording import RecordedDevice, RecordedStep, Recording
+from farm.flow.run_times import Run, model_key, rates_of
 from farm.model.machines import Device, Node
 from farm.model.work import Job, Step
 from farm.store import attempts, jobs, nodes

@@ -12,7 +12,7 @@ from farm.control.views import WhyLine, WhyView
 from farm.flow import match
 from farm.flow.groups import Cause, Group
 from farm.flow.keep import Kept
-from farm.flow.predict import UseState
+from farm.flow.run_times import UseState
 from farm.flow.turn import ahead
 from farm.model.ids import JobId, TaskId
 from farm.model.machines import NodeView
